@@ -187,10 +187,11 @@ mod tests {
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+    use iof_proto::ProcessGroup;
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
-    use crate::process_spec::{ProcessGroup, ProcessSpec};
+    use crate::process_spec::ProcessSpec;
     use crate::spawn::{Spawned, spawn};
 
     /// Runs `script` in a process group of its own and waits until the group's leader has ended.

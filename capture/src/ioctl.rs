@@ -16,14 +16,6 @@ pub(crate) fn unread(file: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Returns the rows and columns of a terminal, see TIOCGWINSZ in ioctl_tty(2).
-pub(crate) fn window_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the call writes one winsize, to `size`, which outlives it.
-    checked(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) })?;
-    Ok((size.ws_row, size.ws_col))
-}
-
 /// Changes the rows and columns of a terminal, see TIOCSWINSZ in ioctl_tty(2).
 pub(crate) fn set_window_size(terminal: BorrowedFd<'_>, (rows, columns): (u16, u16)) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

@@ -126,12 +126,13 @@ pub use error::{IdInUse, Refused, SendError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, RequestId, SourceId, TargetId};
 pub use first_writes::FirstWrites;
 pub use guardian::{Guardian, guard};
+pub use iof_proto::{ProcessGroup, Pty, Stdin, WindowSize};
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use mass_start::MassStart;
-pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};
+pub use process_spec::ProcessSpec;
 pub use processors::Processors;
 pub use program::{check, find_program};
-pub use pty::{InputKeys, Pty, PtyMaster, WindowSize};
+pub use pty::{InputKeys, PtyMaster};
 pub use queue::SourceBytes;
 pub use request::{
     Counted, Gating, Joined, SlowTarget, SlowTargets, StreamAnswer, StreamRequest, StreamStep,

@@ -3,35 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::pty::Pty;
-
-/// The standard input of a child.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Stdin {
-    /// The standard input of this process.
-    Inherit,
-    /// /dev/null, which is at the end of file.
-    #[default]
-    Null,
-    /// A pipe, whose write end is [`Spawned::stdin`](crate::Spawned::stdin).
-    Pipe,
-    /// A file, which is opened separately for each child. A relative path starts at the current
-    /// directory of this process.
-    File(PathBuf),
-}
-
-/// The process group of a child: the processes that are signalled together with it, see setpgid(2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProcessGroup {
-    /// The group of this process. Signals that the terminal sends to this process also reach the
-    /// child.
-    #[default]
-    Inherit,
-    /// A new group, led by the child. The child's own children are signalled with it, and the group
-    /// is in the background of this process's terminal. A child that reads that terminal is stopped
-    /// (SIGTTIN).
-    Own,
-}
+use iof_proto::{ProcessGroup, Pty, Stdin};
 
 /// A program to start, with its arguments, environment and standard input.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,10 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use iof_proto::Stdin;
 use nix::unistd::{AccessFlags, access};
 
-use crate::process_spec::{ProcessSpec, Stdin};
+use crate::process_spec::ProcessSpec;
 use crate::spawn_error::{SpawnError, check_directory, no_stdin};
 
 /// The search path for programs if `PATH` is not set, as in execvp(3).

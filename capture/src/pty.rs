@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use iof_proto::{Pty, WindowSize};
 use nix::fcntl::OFlag;
 use nix::pty::{grantpt, posix_openpt, unlockpt};
 use nix::sys::termios::{
@@ -11,48 +12,6 @@ use nix::sys::termios::{
 use nix::unistd::write;
 
 use crate::ioctl;
-
-/// The size of a terminal in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowSize {
-    /// The number of lines.
-    pub rows: u16,
-    /// The number of characters in a line.
-    pub columns: u16,
-}
-
-impl WindowSize {
-    /// Returns the size of the terminal `file`, see TIOCGWINSZ in ioctl_tty(2). Both numbers are 0
-    /// if the terminal does not know its size.
-    ///
-    /// # Errors
-    /// `ENOTTY` if `file` is not a terminal.
-    pub fn of(file: impl AsFd) -> io::Result<WindowSize> {
-        let (rows, columns) = ioctl::window_size(file.as_fd())?;
-        Ok(WindowSize { rows, columns })
-    }
-}
-
-impl Default for WindowSize {
-    /// Returns 24 lines of 80 characters, which programs assume when the size is unknown.
-    fn default() -> Self {
-        WindowSize { rows: 24, columns: 80 }
-    }
-}
-
-/// The settings of a pseudo-terminal for a process. They are those of a new terminal, with one
-/// exception: newlines are not translated on output (no ONLCR, see termios(3)), so that the bytes
-/// that are read are the bytes that the process has written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pty {
-    /// The initial size.
-    pub size: WindowSize,
-    /// Whether input is echoed as output, as an interactive user expects.
-    pub echo: bool,
-    /// Marks input as data, which the process is to read unchanged: control characters neither send
-    /// signals nor stop the output (no ISIG and IXON, see termios(3)), and [`InputKeys`] quotes them.
-    pub data: bool,
-}
 
 /// The largest number of bytes of a line of data that a terminal gets at a time. In canonical mode
 /// it cuts a line of more than 4095 bytes, see termios(3).

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use iof_proto::{ProcessGroup, Pty, Stdin};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
@@ -16,8 +17,8 @@ use crate::environment::BaseEnvironment;
 use crate::exec::{self, ChildGroup, ExecPlan};
 use crate::first_writes::FirstWrites;
 use crate::guardian::Guardian;
-use crate::process_spec::{ProcessGroup, ProcessSpec, Stdin};
-use crate::pty::{Pty, PtyMaster};
+use crate::process_spec::ProcessSpec;
+use crate::pty::PtyMaster;
 use crate::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
 use crate::{limit, pty, seats};
 

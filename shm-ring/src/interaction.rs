@@ -6,6 +6,7 @@ use crate::sync::Ordering::Relaxed;
 
 /// The way in which the process that writes a stream may be answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Interaction {
     /// Nobody: the process has no stdin, has read it to its end, or reads a file.
     #[default]

@@ -39,6 +39,7 @@ const CLAIM_TRIES: u32 = 4;
 
 /// The action when a cache is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Policy {
     /// New bytes are dropped until there is room (`PMIX_IOF_DROP_NEWEST`, the default of RFC0025).
     DropNewest,

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use iof_proto::{Pty, WindowSize};
 use iof_shm_ring::{CacheBudget, Growth, Peek, Policy, Reader, ReaderPage, Start, StreamConfig, bell};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use super::*;
-use crate::pty::{self, Pty, WindowSize};
+use crate::pty;
 
 /// Capacity of the streams in these tests: room for four packets.
 const CAPACITY: u64 = 4 * PACKET_MAX as u64;

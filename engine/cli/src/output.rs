@@ -299,7 +299,7 @@ impl Outputs<'_> {
             hidden: args.no_forward.unwrap_or(Channels::empty()),
             append: args.open_mode == OpenMode::Append,
             rotation: args.file_size.map(|size| (size, args.file_count)),
-            give_up: give_up.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            give_up,
         }))
     }
 

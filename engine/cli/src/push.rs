@@ -11,7 +11,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use iof_proto::directive::key;
 use iof_proto::{
-    Info, Nspace, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTarget, SlowTargets, Status,
+    Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTarget, SlowTargets,
+    Status,
 };
 use iof_tool::{Push, PushError, Pusher, RequestError};
 
@@ -89,6 +90,12 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
         draw_until_finished(&pusher, &bar);
     }
     let PushReport { bytes, complete: _, partial } = pusher.join().map_err(Failure::running)?;
+    if let [PartialDelivery { delivered: 0, cause: PartialCause::Refused(refused), .. }, ..] =
+        partial.as_slice()
+        && refused.status == Status::ERR_NOT_SUPPORTED
+    {
+        return Err(failure(RequestError::Denied(refused.clone()).into()));
+    }
     for PartialDelivery { target, delivered, cause } in &partial {
         print_message(format_args!("rank {} got {delivered} of {bytes} bytes: it {cause}", target.rank));
     }

@@ -114,11 +114,13 @@ impl StdinArgs {
 
 impl StdinPlan {
     /// Returns the same plan for ranks on other nodes. The rank that would inherit the command's
-    /// stdin receives it through a pipe.
-    pub fn over_nodes(mut self) -> StdinPlan {
+    /// stdin receives what is pushed, through a pipe unless it has the terminal `typed`.
+    pub fn over_nodes(mut self, typed: Option<Rank>) -> StdinPlan {
         if let Some(rank) = self.inherits() {
-            self.ranks.insert(rank, Stdin::Pipe);
             self.pushed.insert(rank, true);
+            if typed.is_none() {
+                self.ranks.insert(rank, Stdin::Pipe);
+            }
         }
         self
     }
@@ -192,7 +194,7 @@ impl StdinPlan {
 /// Reports the ranks that did not receive all bytes, except those that have ended.
 fn report(report: &PushReport) {
     for PartialDelivery { target, delivered, cause } in &report.partial {
-        if let PartialCause::Failed(_) = cause {
+        if let PartialCause::Failed(_) | PartialCause::Refused(_) = cause {
             print_message(format_args!("rank {} got {delivered} bytes of stdin: it {cause}", target.rank));
         }
     }

@@ -11,7 +11,7 @@ use common::front::{Arrived, Front, LONG, LinkedFront, start};
 use common::nodes::{count_threads, has_thread};
 use common::site::Site;
 use common::wait_for;
-use iof_nodes::{FrontEnd, Start, ToAgent};
+use iof_nodes::{FrontEnd, ToAgent};
 use iof_proto::{Channel, Rank};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -74,8 +74,9 @@ fn a_part_of_a_line_that_has_waited_is_sent_as_soon_as_there_is_room() {
     // One short record, and not two.
     let mut front = Front::start_with(FrontEnd::new(&ranks, 400));
     let mut start = start(&script, 1000);
-    start.programs[0].nprocs = 2;
-    front.run_as(Start { ranks, ..start });
+    start.spec.apps[0].nprocs = 2;
+    start.spec.local = Some(ranks);
+    front.run_as(start);
     assert_eq!(front.next(), Arrived::Stdout(b"first\n".to_vec()));
     // While the agent waits for room, both parts are written, so that it finds them together.
     gates[0].open();

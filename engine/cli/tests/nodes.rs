@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 use common::nodes::{by_rank, run, start};
 use common::process::{Done, Process};
-use common::site::Site;
+use common::site::{Site, iof};
 use common::terminal::Terminal;
 use common::wait_for;
 use nix::sys::signal::Signal;
@@ -255,6 +255,43 @@ fn a_node_takes_stdin_for_any_number_of_sets_of_ranks_one_after_the_other() {
     }
     let done = run.finish();
     assert_eq!((done.code, done.text().len()), (0, 70), "{done:?}");
+}
+
+#[test]
+fn a_push_to_a_rank_without_open_stdin_is_refused_on_nodes_as_it_is_here() {
+    for nodes in [&[][..], &["--hosts", "a:1,b:1", "--rsh", "sh -c"]] {
+        let site = Site::new();
+        let mut gate = site.gate("gate");
+        let options = [nodes, &["-n", "2", "--stdin", "none"]].concat();
+        let run = site.run_sh(&options, &format!("echo; : < {}", gate.path()));
+        site.wait_for_bytes(1, "stdout", 1);
+        let mut push = Process::start(site.iof("push").args(["--rank", "1"]));
+        push.stdin().write_all(b"x").unwrap();
+        let done = push.finish();
+        let told = "iof: nothing was pushed: rank 1: stdin was not left open (iof run --stdin-open ";
+        assert!(done.code == 2 && done.stderr.starts_with(told), "{nodes:?}: {done:?}");
+        gate.open();
+        assert_eq!(run.wait(), 0);
+    }
+}
+
+#[test]
+fn a_tool_of_a_rank_cannot_push_to_the_stdin_of_the_command_on_nodes_as_here() {
+    for nodes in [&[][..], &["--hosts", "a:1,b:1", "--rsh", "sh -c"]] {
+        let site = Site::new();
+        let script = "[ $IOF_RANK = 1 ] || exit 0; $IOF push --rank 1 </dev/null 2>&1; echo $?; cat";
+        let mut command = site.iof("run");
+        command.args(nodes).args(["-n", "2", "--stdin", "1", "sh", "-c", script]);
+        let mut run = Process::start(command.env("IOF", iof().get_program()));
+        let (mut stdin, mut stdout) = (run.stdin(), BufReader::new(run.stdout()));
+        let told = read_lines(&mut stdout, 2);
+        let expected = "iof: nothing was pushed: rank 1: reads the stdin of the command that started it ";
+        assert!(told.starts_with(expected) && told.ends_with("\n2\n"), "{nodes:?}: {told}");
+        stdin.write_all(b"typed\n").unwrap();
+        drop(stdin);
+        assert_eq!(read_lines(&mut stdout, 1), "typed\n");
+        assert_eq!(run.wait(), 0);
+    }
 }
 
 #[test]

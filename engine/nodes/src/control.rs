@@ -1,15 +1,16 @@
 //! Control messages: all that is not output. Their encoding is
 //! [postcard](https://postcard.jamesmunns.com/wire-format).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::time::Duration;
 
-use iof_proto::{Channel, Channels, Failure, Log, Nspace, Rank};
+use iof_proto::{Channel, Channels, Failure, JobSpec, Log, Policy, Rank, WindowSize};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::Frame;
-use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
+use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
 
 /// The reason why a control message is not valid, or can't be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,60 +39,6 @@ pub enum ControlError {
         /// The limit.
         limit: usize,
     },
-}
-
-/// A program of a job, with the number of its ranks on all nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Program {
-    /// The number of ranks, at least 1.
-    pub nprocs: u32,
-    /// The program, as in the command line.
-    pub program: OsString,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// Variables of this program, which override those for all ranks.
-    pub env: Vec<(OsString, OsString)>,
-    /// The working directory.
-    pub cwd: OsString,
-    /// Whether stdout and stderr are one pipe.
-    pub merge_stderr: bool,
-}
-
-/// The stdin of a rank. Other ranks read /dev/null.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RankStdin {
-    /// The front end sends it, and no program or person waits for an answer.
-    Forwarded,
-    /// The front end sends it. A program may wait for what the rank answers.
-    Answered,
-    /// The front end sends it. A person may wait at a terminal for what the rank answers.
-    Keyed,
-    /// The front end sends it, and the agent types it at the rank's pseudo-terminal.
-    Typed,
-    /// This file of the node.
-    File(OsString),
-}
-
-/// A pseudo-terminal of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terminal {
-    /// The number of rows.
-    pub rows: u16,
-    /// The number of columns.
-    pub columns: u16,
-    /// Whether input is echoed as output. Otherwise it is data.
-    pub echo: bool,
-}
-
-/// What a node drops when a cache is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DropPolicy {
-    /// Nothing: the rank waits.
-    None,
-    /// The newest bytes.
-    Newest,
-    /// The oldest bytes.
-    Oldest,
 }
 
 /// Where tools find the engine of an agent on its node.
@@ -124,48 +71,42 @@ pub struct NodeFiles {
     pub append: bool,
     /// The size of a full file, in bytes, and the number of full files that are kept.
     pub rotation: Option<(u64, u32)>,
-    /// How long files may accept nothing before the job ends, in milliseconds.
-    pub give_up: Option<u64>,
+    /// How long files may accept nothing before the job ends.
+    pub give_up: Option<Duration>,
+}
+
+/// The settings of the engine of a node, and of what it does with the ranks' output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// Variables for all ranks, which override those of the agent. Those of an app override them.
+    pub env: Vec<(OsString, OsString)>,
+    /// The size of each cache, in bytes; `None` for the engine's default.
+    pub cache_size: Option<u32>,
+    /// The sum up to which the caches of the node grow, in bytes.
+    pub cache_total: u64,
+    /// The reaction of the node to a full cache. The front end drops nothing.
+    pub policy: Policy,
+    /// The longest part of a line that waits at the node for the end of the line, in bytes.
+    pub max_line: usize,
+    /// How long such a part waits while its stream is quiet: not at all with 0, and `None` if that
+    /// depends on the part.
+    pub max_line_time: Option<Duration>,
+    /// The name of the backend, if the user has chosen one.
+    pub backend: Option<String>,
+    /// Where tools find the engine. A relative path is one of the front end's directory.
+    pub socket: AgentSocket,
+    /// The files of the node, if it writes any.
+    pub files: Option<NodeFiles>,
 }
 
 /// The ranks that an agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// The name of the job.
-    pub nspace: Nspace,
-    /// All programs of the job.
-    pub programs: Vec<Program>,
-    /// Variables for all ranks, which override those of the agent.
-    pub env: Vec<(OsString, OsString)>,
-    /// The ranks of the node.
-    pub ranks: BTreeSet<Rank>,
-    /// The stdin of the node's ranks.
-    pub stdin: BTreeMap<Rank, RankStdin>,
-    /// The node's ranks with a pseudo-terminal.
-    pub ptys: BTreeMap<Rank, Terminal>,
-    /// The size of each cache, in bytes; `None` for the engine's default.
-    pub cache_size: Option<u32>,
-    /// The sum up to which the caches of the node grow, in bytes.
-    pub cache_total: u64,
-    /// What is dropped when a cache is full. The front end drops nothing.
-    pub drop: DropPolicy,
-    /// The longest part of a line that waits at the node for the end of the line, in bytes.
-    pub max_line: u32,
-    /// How long such a part waits while its stream is quiet, in milliseconds: 0 if it need not, `None`
-    /// if that depends on the part.
-    pub max_line_time: Option<u64>,
-    /// How long streams may stay open after their rank's exit, in milliseconds.
-    pub grace: Option<u64>,
-    /// The time from SIGTERM to SIGKILL when the agent has lost the front end, in milliseconds.
-    pub kill_wait: u64,
-    /// Whether the variables by which the carrier's launcher serves MPI are hidden from the ranks.
-    pub hide_launcher: bool,
-    /// The name of the backend, if the user has chosen one.
-    pub backend: Option<String>,
-    /// Where tools find the agent's engine.
-    pub socket: AgentSocket,
-    /// The files of the node, if it writes any.
-    pub files: Option<NodeFiles>,
+    /// The job. Its [`JobSpec::local`] ranks are those of the node, at most [`MAX_RANKS_OF_NODE`].
+    /// The front end decides when the job ends.
+    pub spec: JobSpec,
+    /// The node's settings.
+    pub config: NodeConfig,
 }
 
 /// The ranks of a node that receive a piece of stdin.
@@ -197,12 +138,7 @@ pub enum ToAgent {
         ranks: Vec<Rank>,
     },
     /// The size of the front end's terminal, for all pseudo-terminals of the node.
-    Resize {
-        /// The number of rows.
-        rows: u16,
-        /// The number of columns.
-        columns: u16,
-    },
+    Resize(WindowSize),
     /// Bytes for the stdin of ranks, which pass the edge once. The agent answers with `StdinTaken`.
     Stdin {
         /// The number of the request.
@@ -246,8 +182,8 @@ pub enum StdinOutcome {
     Taken,
     /// All ranks have ended or closed their stdin.
     Closed,
-    /// It can't be written, for this reason.
-    Failed(String),
+    /// No rank has it, for this reason.
+    Failed(Failure),
 }
 
 /// Where an agent listens for carriers that replace the one that started it.
@@ -359,6 +295,10 @@ impl Message for ToAgent {
     fn check(&self) -> Result<(), ControlError> {
         match self {
             ToAgent::Stdin { bytes, .. } => limit("bytes of stdin", bytes.len(), MAX_STDIN),
+            ToAgent::Start(start) => {
+                let ranks = start.spec.local.as_ref().map_or(usize::MAX, BTreeSet::len);
+                limit("ranks of a node", ranks, MAX_RANKS_OF_NODE as usize)
+            }
             // Only their encodings are limited.
             _ => Ok(()),
         }
@@ -374,9 +314,9 @@ impl Message for ToFrontEnd {
             | ToFrontEnd::FilesWritten { failure: Some(text), .. }
             | ToFrontEnd::Exited { executable: text, .. }
             | ToFrontEnd::Cost { backend: text, .. }
-            | ToFrontEnd::StdinTaken { outcome: StdinOutcome::Failed(text), .. } => {
-                limit("bytes of text", text.len(), MAX_TEXT)
-            }
+            | ToFrontEnd::StdinTaken {
+                outcome: StdinOutcome::Failed(Failure { reason: text, .. }), ..
+            } => limit("bytes of text", text.len(), MAX_TEXT),
             ToFrontEnd::Link(address) => limit("bytes of a path", address.path.len(), MAX_TEXT),
             ToFrontEnd::Produced(totals) => limit("totals", totals.len(), MAX_TOTALS),
             _ => Ok(()),

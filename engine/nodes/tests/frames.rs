@@ -8,10 +8,10 @@ use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Decoder, Frame, FrameError, HEADER, RankTotal, StdinRanks, StreamKey, ToAgent, ToFrontEnd,
-    cut_text, first_header,
+    AgentSocket, Bundle, Decoder, Frame, FrameError, HEADER, NodeConfig, RankTotal, Start, StdinRanks,
+    StreamKey, ToAgent, ToFrontEnd, cut_text, first_header,
 };
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, JobSpec, Policy, Rank};
 use proptest::prelude::*;
 
 fn stream() -> impl Strategy<Value = StreamKey> {
@@ -194,6 +194,25 @@ fn messages_beyond_a_limit_are_not_sent() {
     let stdin = |length| ToAgent::Stdin { call: 1, ranks: StdinRanks::All, bytes: vec![0; length] };
     let is_sent = |length| stdin(length).frame().is_ok();
     assert!(is_sent(MAX_STDIN) && !is_sent(MAX_STDIN + 1));
+    let mut spec = JobSpec::new("job".parse().unwrap(), Vec::new());
+    let config = NodeConfig {
+        env: Vec::new(),
+        cache_size: None,
+        cache_total: 0,
+        policy: Policy::Block,
+        max_line: 0,
+        max_line_time: None,
+        backend: None,
+        socket: AgentSocket::None,
+        files: None,
+    };
+    for (ranks, is_sent) in
+        [(None, false), (Some(MAX_RANKS_OF_NODE), true), (Some(MAX_RANKS_OF_NODE + 1), false)]
+    {
+        spec.local = ranks.map(|ranks| (0..ranks).map(Rank).collect());
+        let start = Start { spec: spec.clone(), config: config.clone() };
+        assert_eq!(ToAgent::Start(start.into()).frame().is_ok(), is_sent, "{ranks:?}");
+    }
     let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
     let long = "ä".repeat(MAX_TEXT);
     assert!(failed(long.clone()).frame().is_err() && failed(cut_text(&long)).frame().is_ok());

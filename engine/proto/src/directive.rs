@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use iof_shm_ring::Policy;
 use serde::{Deserialize, Serialize};
 
 use crate::attribute::{self, Place};
@@ -41,24 +42,15 @@ impl DirectiveLevel {
     }
 }
 
-/// The bytes that are dropped when a cache is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DropPolicy {
-    /// The oldest ones in the cache (`PMIX_IOF_DROP_OLDEST`).
-    Oldest,
-    /// New ones (`PMIX_IOF_DROP_NEWEST`), the RFC's default.
-    Newest,
-}
-
 /// The typed value of a list of directives. An optional field is `None` if the list does not set
 /// it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directives {
     /// `PMIX_IOF_CACHE_SIZE`: bytes of cache for each stream, at least 1. The engine rounds smaller
     /// values up to 16 KiB.
     pub cache_size: Option<u32>,
     /// `PMIX_IOF_DROP_OLDEST`, `PMIX_IOF_DROP_NEWEST`: the drop policy.
-    pub drop: Option<DropPolicy>,
+    pub drop: Option<Policy>,
     /// `PMIX_IOF_BUFFERING_SIZE`: bytes to collect before delivery; 0 delivers them as they arrive.
     pub buffering_size: Option<u32>,
     /// `PMIX_IOF_BUFFERING_TIME`, `IOF_BUFFERING_TIME_US`: the longest time for which bytes are
@@ -133,7 +125,7 @@ impl Directives {
 }
 
 /// Returns the drop policy that the two keys set.
-fn drop_policy(oldest: bool, newest: bool) -> Result<Option<DropPolicy>, Failure> {
+fn drop_policy(oldest: bool, newest: bool) -> Result<Option<Policy>, Failure> {
     Ok(match (oldest, newest) {
         (true, true) => {
             let reason = format!(
@@ -143,8 +135,8 @@ fn drop_policy(oldest: bool, newest: bool) -> Result<Option<DropPolicy>, Failure
             );
             return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
         }
-        (true, false) => Some(DropPolicy::Oldest),
-        (false, true) => Some(DropPolicy::Newest),
+        (true, false) => Some(Policy::DropOldest),
+        (false, true) => Some(Policy::DropNewest),
         (false, false) => None,
     })
 }
@@ -177,7 +169,7 @@ mod tests {
         let (all, ignored) = read(&infos, DirectiveLevel::Spawn);
         let expected = Directives {
             cache_size: Some(1),
-            drop: Some(DropPolicy::Oldest),
+            drop: Some(Policy::DropOldest),
             buffering_size: Some(7),
             buffering_time: Some(Duration::from_secs(2)),
             forward: Some(Channels::STDOUT | Channels::STDDIAG),

@@ -7,6 +7,7 @@
 //! | [`names`]      | processes: [`Nspace`], [`Rank`], [`Proc`]; their channels: [`Channel`], [`Channels`] |
 //! | [`attribute`]  | the table of all attributes; an attribute with its value is an [`Info`]          |
 //! | [`directive`]  | directives of I/O forwarding: [`Directives`] as typed values                     |
+//! | [`JobSpec`]    | the specification of a job                                                       |
 //! | [`status`]     | results: [`Status`], with PMIx's numbers                                         |
 //! | [`numbers`](mod@numbers) | the tables of PMIx's numbers, with their names and texts              |
 //! | [`limits`]     | the limits on messages, connections and requests                                 |
@@ -32,26 +33,34 @@ pub mod attribute;
 pub mod directive;
 mod failure;
 mod info;
+mod job_spec;
 pub mod limits;
 pub mod log;
 pub mod message;
 pub mod names;
 pub mod numbers;
+mod path;
+mod process;
 pub mod push;
 pub mod query;
 pub mod rendezvous;
 #[allow(unsafe_code, reason = "no safe interface receives file descriptors without a leak")]
 pub mod socket;
 pub mod status;
+#[allow(unsafe_code, reason = "no safe interface returns the size of a terminal")]
+mod window_size;
 pub mod wire;
 pub mod xml;
 
 pub use directive::Directives;
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
+pub use iof_shm_ring::{Interaction, Policy};
+pub use job_spec::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi};
 pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
 pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
+pub use process::{ProcessGroup, Pty, Stdin, WindowSize};
 pub use push::{
     PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,
     StdinUnavailable,

@@ -24,7 +24,7 @@ use crate::query::{Answer, Query};
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///

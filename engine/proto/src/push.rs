@@ -162,9 +162,10 @@ pub enum PartialCause {
     CutOff,
     /// The engine ended first, or its launcher removed the job.
     Stopped,
-    /// The engine could not write to the target, or the host that forwards its stdin refused. The
-    /// text is the reason.
+    /// The engine could not write to the target. The text is the reason.
     Failed(String),
+    /// The host that forwards its stdin has refused the bytes.
+    Refused(Failure),
 }
 
 impl fmt::Display for PartialCause {
@@ -174,6 +175,7 @@ impl fmt::Display for PartialCause {
             PartialCause::CutOff => f.pad("did not read and was cut off"),
             PartialCause::Stopped => f.pad("was closed by its launcher"),
             PartialCause::Failed(reason) => write!(f, "could not be written: {reason}"),
+            PartialCause::Refused(failure) => write!(f, "could not be written: {failure}"),
         }
     }
 }

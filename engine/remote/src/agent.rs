@@ -23,8 +23,8 @@ use std::{fmt, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_capture::reserve_stddiag_fd;
-use iof_engine::{Engine, Grant, Job, Signal, WindowSize};
-use iof_nodes::{AgentSocket, ToAgent, ToFrontEnd, cut_text};
+use iof_engine::{Engine, Grant, Job, Signal};
+use iof_nodes::{AgentSocket, Start, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
 use iof_proto::{Channel, Log, Nspace, Proc, Rank};
 use iof_tool::{AttachError, RequestError};
@@ -169,20 +169,20 @@ fn run_ranks(
     queue: &Receiver<Input>,
     hooks: &dyn AgentHooks,
 ) -> Result<AgentExit, AgentError> {
-    let start = match next_message(queue)? {
-        Some(ToAgent::Start(start)) => start,
+    let mut start = match next_message(queue)? {
+        Some(ToAgent::Start(start)) => *start,
         Some(_) => return Err(AgentError::Unexpected("did not start ranks first")),
         None => return Ok(AgentExit::Unstarted),
     };
-    let kill_wait = Duration::from_millis(start.kill_wait);
-    let ranks = start.ranks.clone();
     let (host, messages) = AgentHost::new();
     let host = Arc::new(host);
-    let (engine, spec, output) = match prepare(&start, &host, hooks) {
+    let (engine, output) = match prepare(&mut start, &host, hooks) {
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
     };
-    let directory = match &start.socket {
+    let Start { spec, config } = start;
+    let ranks = spec.local.clone().unwrap_or_default();
+    let directory = match &config.socket {
         AgentSocket::In(directory) => Some(Path::new(directory)),
         AgentSocket::None | AgentSocket::Default => None,
     };
@@ -202,14 +202,14 @@ fn run_ranks(
     };
     let engine = Arc::new(engine);
     let followed = follow(&engine, &job, (uplink, inputs), (output, messages));
-    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&start));
+    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&spec, &ranks));
     let result = match followed {
         Ok(()) => serve(queue, (&job, &engine, &host, hooks), &ranks, stdin),
         Err(failure) => Err(failure),
     };
     if !matches!(result, Ok(AgentExit::Over)) {
         uplink.close();
-        end_ranks(&job, kill_wait);
+        end_ranks(&job, spec.kill_wait);
     }
     // The threads that push stdin have ended with the queue.
     if let Some(engine) = Arc::into_inner(engine)
@@ -277,9 +277,7 @@ fn serve(
             Ok(Input::Message(ToAgent::Stdin { call, ranks: targets, bytes })) => {
                 stdin.push(call, (targets, ranks), bytes);
             }
-            Ok(Input::Message(ToAgent::Resize { rows, columns })) => {
-                job.resize_ptys(WindowSize { rows, columns });
-            }
+            Ok(Input::Message(ToAgent::Resize(size))) => drop(job.resize_ptys(size)),
             Ok(Input::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
             Ok(Input::Message(ToAgent::Close)) => return Ok(AgentExit::Over),

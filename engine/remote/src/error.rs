@@ -63,19 +63,22 @@ pub enum RemoteStartError {
         /// The limit.
         limit: usize,
     },
-    /// MPI programs start on one node only.
-    #[error("MPI programs run on one node only: set the job's protocol to none")]
+    /// MPI programs and tools of PMIx are served on one node only.
+    #[error("MPI programs run on one node only: set `JobSpec::mpi` to `Mpi::None`, without `pmix_tools`")]
     Mpi,
-    /// The stdin of this rank is a file of this process.
-    #[error("rank {0}: stdin on another node is empty, pushed or a path")]
+    /// This rank inherits a stdin without a terminal, or as the second one.
+    #[error("rank {0}: stdin on another node is empty, pushed, a path or that of one terminal")]
     Stdin(Rank),
+    /// The channels of the launcher's own readers are chosen by directives.
+    #[error("`PMIX_FWD_STDOUT` and the like have no effect on other nodes: choose what the readers pull")]
+    Forward,
     /// This process can't have the output of all ranks.
     #[error(transparent)]
     TooMany(#[from] RemoteLimitError),
     /// Connections can't be replaced in this launch.
     #[error(
         "reattach needs a command for links (`Carriers::with_link`), and agents with sockets \
-         (`Launch::socket`)"
+         (`NodeConfig::socket`)"
     )]
     Reattach,
     /// A job was started with these nodes before.

@@ -38,7 +38,8 @@
 //!     NodeConnection::of_socket(ours)
 //! });
 //! // Both agents are in this process, which can have the socket of one.
-//! let launch = Launch { socket: AgentSocket::None, ..Launch::new(&spec, &carriers) };
+//! let mut launch = Launch::new(&spec, &carriers);
+//! launch.config.socket = AgentSocket::None;
 //! let job = nodes.start(&engine, &launch)?;
 //! while let Some(delivery) = tool.recv()? {
 //!     println!("{delivery:?}");
@@ -93,7 +94,7 @@ pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use follower::{NodeLost, RemoteEvent};
-pub use iof_nodes::{AgentSocket, BrokenEnd, BrokenStream, DropPolicy, NodeFiles, Start};
+pub use iof_nodes::{AgentSocket, BrokenEnd, BrokenStream, NodeConfig, NodeFiles, Start};
 pub use nodes::{Nodes, RemoteJob};
 pub use remote::{Node, Remote};
 pub use start::{Launch, NodeEvents, StartStep};

@@ -54,8 +54,7 @@ impl Nodes {
     /// Starts an agent on each node and, when all of them are ready, the ranks. `engine` receives
     /// their output, so its readers should be attached before. Blocks until all ranks run.
     ///
-    /// The process group, `own_stdin`, directives, tools of PMIx, binding, `local` and `elsewhere` of
-    /// the job have no effect.
+    /// The nodes determine `local` and `elsewhere` of the job.
     ///
     /// # Errors
     /// A node can't start its ranks, this process can't have their output, or a job was started with

@@ -97,7 +97,7 @@ impl StdinCall {
             StdinOutcome::Closed => {
                 self.reply.deny(Status::ERR_IOF_COMPLETE, "these ranks have ended or closed their stdin");
             }
-            StdinOutcome::Failed(reason) => self.reply.deny(Status::ERR_NOT_AVAILABLE, reason),
+            StdinOutcome::Failed(failure) => self.reply.deny(failure.status, failure.reason),
         }
     }
 }
@@ -180,7 +180,7 @@ impl Remote {
 
     /// Changes the size of the ranks' terminals. Has no effect before the ranks are started.
     pub fn resize_ptys(&self, size: WindowSize) {
-        self.send_all(&ToAgent::Resize { rows: size.rows, columns: size.columns });
+        self.send_all(&ToAgent::Resize(size));
     }
 
     /// Returns what forwarding has cost the agents that are over.

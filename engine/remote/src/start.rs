@@ -1,16 +1,17 @@
 //! The start of a job on its nodes: first all agents, then all ranks.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fmt};
+use std::{env, fmt, mem};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, Pty, Stdin};
+use iof_engine::{
+    DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, KillOnBadExit, Mpi, Policy, Pty, Stdin, needs_mpi,
+    own_interaction,
+};
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{AgentSocket, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToFrontEnd};
+use iof_nodes::{AgentSocket, NodeConfig, Start, ToFrontEnd};
 use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
 
@@ -29,35 +30,26 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// What is to be started.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// The job.
+    /// The job. What is pushed to a rank with [`Stdin::Inherit`] is typed at its terminal.
     pub spec: &'a JobSpec,
-    /// The rank with a terminal at which what is pushed is typed.
-    pub typed: Option<Rank>,
-    /// Variables for all ranks.
-    pub env: Vec<(OsString, OsString)>,
     /// How agents are reached.
     pub carriers: &'a Carriers,
     /// How long a node may be without a connection, if connections are replaced. The agents must be
     /// started with the same time.
     pub reattach: Option<Duration>,
-    /// The size of the cache of each stream at its node.
-    pub cache_size: Option<u32>,
-    /// The sum of the caches of a node up to which they grow.
-    pub cache_total: u64,
-    /// How long parts of lines wait at their nodes.
-    pub lines: FlushTimeout,
     /// The reader of the job's output.
     pub audience: Audience,
-    /// What is dropped at a node when a cache is full.
-    pub drop: DropPolicy,
-    /// Ranks have no variables of another launcher.
-    pub hide_launcher: bool,
-    /// The backend of the nodes' engines.
-    pub backend: Option<BackendKind>,
-    /// Where tools find the nodes' engines. A relative path is one of the current directory.
-    pub socket: AgentSocket,
-    /// The files that the nodes write.
-    pub files: Option<NodeFiles>,
+    /// The settings of the nodes.
+    pub config: NodeConfig,
+}
+
+/// What the agents are to start: what is the same on all nodes, and what differs by rank.
+struct Starts {
+    start: Start,
+    stdin: BTreeMap<Rank, Stdin>,
+    own_stdin: BTreeSet<Rank>,
+    interactions: BTreeMap<Rank, Interaction>,
+    ptys: BTreeMap<Rank, Pty>,
 }
 
 /// What is being started.
@@ -81,22 +73,19 @@ impl<'a> Launch<'a> {
     /// process ([`environment::of_ranks`]), a node is lost with its connection, and nothing is
     /// dropped.
     pub fn new(spec: &'a JobSpec, carriers: &'a Carriers) -> Launch<'a> {
-        Launch {
-            spec,
-            typed: None,
+        let FlushTimeout { max_line, max_time } = FlushTimeout::default();
+        let config = NodeConfig {
             env: environment::of_ranks(&[]),
-            carriers,
-            reattach: None,
             cache_size: None,
             cache_total: DEFAULT_CACHE_TOTAL,
-            lines: FlushTimeout::default(),
-            audience: Audience::Program,
-            drop: DropPolicy::None,
-            hide_launcher: spec.hide_launcher,
+            policy: Policy::Block,
+            max_line,
+            max_line_time: max_time,
             backend: None,
             socket: AgentSocket::Default,
             files: None,
-        }
+        };
+        Launch { spec, carriers, reattach: None, audience: Audience::Program, config }
     }
 }
 
@@ -120,9 +109,10 @@ impl Remote {
     ) -> Result<NodeEvents, RemoteStartError> {
         self.check_ranks(launch.spec)?;
         self.check_reattach(launch)?;
+        let starts = Starts::of(launch)?;
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
-        let started = self.start_agents(launch, engine, (&events, &queue), is_interrupted);
+        let started = self.start_agents((launch, &starts), engine, (&events, &queue), is_interrupted);
         if started.is_err() {
             // Agents end their ranks when their edges end.
             let edges: Vec<Edge> = self.state().edges.iter_mut().filter_map(Option::take).collect();
@@ -146,19 +136,22 @@ impl Remote {
         if self.nodes.len() > MAX_NODES {
             return Err(RemoteStartError::Nodes { nodes: self.nodes.len(), limit: MAX_NODES });
         }
-        if spec.needs_mpi() {
+        if spec.pmix_tools.is_some() || !matches!(spec.mpi, Mpi::None | Mpi::Auto) || needs_mpi(spec) {
             return Err(RemoteStartError::Mpi);
         }
-        let is_elsewhere = |stdin: &Stdin| matches!(stdin, Stdin::Null | Stdin::Pipe | Stdin::File(_));
-        match spec.stdin.iter().find(|(_, stdin)| !is_elsewhere(stdin)) {
-            Some((rank, _)) => Err(RemoteStartError::Stdin(*rank)),
+        if spec.directives.forward.is_some() {
+            return Err(RemoteStartError::Forward);
+        }
+        let inherits = placed.iter().filter(|rank| spec.stdin_of(**rank) == Stdin::Inherit);
+        match inherits.enumerate().find(|(number, rank)| *number > 0 || spec.pty(**rank).is_none()) {
+            Some((_, rank)) => Err(RemoteStartError::Stdin(*rank)),
             None => Ok(()),
         }
     }
 
     /// Checks that connections can be replaced if they are to be.
     fn check_reattach(&self, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
-        let can_replace = launch.carriers.can_link() && launch.socket != AgentSocket::None;
+        let can_replace = launch.carriers.can_link() && launch.config.socket != AgentSocket::None;
         if launch.reattach.is_some() && !can_replace {
             return Err(RemoteStartError::Reattach);
         }
@@ -167,7 +160,7 @@ impl Remote {
 
     fn start_agents(
         self: &Arc<Self>,
-        launch: &Launch<'_>,
+        (launch, starts): (&Launch<'_>, &Starts),
         engine: &Arc<Engine>,
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
@@ -200,7 +193,7 @@ impl Remote {
             match event {
                 NodeEvent::Greeted => {
                     starting.remove(&number);
-                    self.prepare(number, launch)?;
+                    self.prepare(number, starts)?;
                 }
                 NodeEvent::Message(ToFrontEnd::Ready) => {
                     ready = ready.saturating_add(1);
@@ -241,11 +234,10 @@ impl Remote {
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.
-    fn prepare(&self, number: usize, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
+    fn prepare(&self, number: usize, starts: &Starts) -> Result<(), RemoteStartError> {
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
-        let start = start_of(launch, node)?;
         match self.state().edges.get(number) {
-            Some(Some(edge)) => Ok(edge.prepare(start)?),
+            Some(Some(edge)) => Ok(edge.prepare(starts.of_node(&node.ranks))?),
             _ => Ok(()),
         }
     }
@@ -272,59 +264,55 @@ fn executable(spec: &JobSpec, rank: u32) -> String {
     app.map(|app| app.program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the stdin of a rank that this process sends: who answers the rank, of which `audience` sees
-/// the output. Tools may see it, too, so an output that nobody reads makes no difference.
-fn forwarded(interaction: Interaction, audience: Audience) -> RankStdin {
-    match (interaction, audience) {
-        (Interaction::None, _) => RankStdin::Forwarded,
-        (Interaction::Typed, Audience::Person) => RankStdin::Keyed,
-        _ => RankStdin::Answered,
+impl Starts {
+    fn of(launch: &Launch<'_>) -> Result<Starts, RemoteStartError> {
+        let directory = env::current_dir().map_err(RemoteStartError::Directory)?;
+        let mut start = Start { spec: launch.spec.clone(), config: launch.config.clone() };
+        if let AgentSocket::In(path) = &mut start.config.socket {
+            *path = directory.join(&*path).into();
+        }
+        let spec = &mut start.spec;
+        for app in &mut spec.apps {
+            app.cwd = Some(directory.join(app.cwd.take().unwrap_or_default()));
+        }
+        for stdin in spec.stdin.values_mut() {
+            if let Stdin::File(path) = stdin {
+                *path = directory.join(&*path);
+            }
+        }
+        let own = own_interaction();
+        let ranks = (0..u32::try_from(spec.nprocs()).unwrap_or(u32::MAX)).map(Rank);
+        for rank in ranks.filter(|rank| launch.spec.stdin_of(*rank) == Stdin::Pipe) {
+            // Tools may see the output, too, so an output that nobody reads makes no difference.
+            let interaction = match (launch.spec.interaction(rank, || own), launch.audience) {
+                (Interaction::None, _) => Interaction::None,
+                (Interaction::Typed, Audience::Person) => Interaction::Typed,
+                _ => Interaction::Piped,
+            };
+            spec.interactions.insert(rank, interaction);
+        }
+        // This process ends the job.
+        (spec.kill_on_bad_exit, spec.timeout) = (KillOnBadExit::Never, None);
+        (spec.hide_launcher, spec.mpi) = (spec.hide_launcher || spec.mpi != Mpi::None, Mpi::None);
+        spec.elsewhere = false;
+        let (stdin, interactions) = (mem::take(&mut spec.stdin), mem::take(&mut spec.interactions));
+        let (own_stdin, ptys) = (mem::take(&mut spec.own_stdin), mem::take(&mut spec.ptys));
+        Ok(Starts { start, stdin, own_stdin, interactions, ptys })
+    }
+
+    /// Returns what the agent of a node with these ranks is to start.
+    fn of_node(&self, ranks: &BTreeSet<Rank>) -> Start {
+        let mut start = self.start.clone();
+        let spec = &mut start.spec;
+        (spec.stdin, spec.ptys) = (part(&self.stdin, ranks), part(&self.ptys, ranks));
+        (spec.own_stdin, spec.interactions) = (&self.own_stdin & ranks, part(&self.interactions, ranks));
+        spec.local = Some(ranks.clone());
+        start
     }
 }
 
-/// Returns what the agent of a node is to start.
-fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, RemoteStartError> {
-    let own = env::current_dir().map_err(RemoteStartError::Directory)?;
-    let absolute = |path: &Path| own.join(path).into_os_string();
-    let program = |app: &App| Program {
-        nprocs: app.nprocs,
-        program: app.program.clone(),
-        args: app.args.clone(),
-        env: app.env.clone(),
-        cwd: absolute(app.cwd.as_deref().unwrap_or(Path::new(""))),
-        merge_stderr: app.merge_stderr,
-    };
-    let spec = launch.spec;
-    let stdin = node.ranks.iter().copied().filter_map(|rank| match spec.stdin.get(&rank)? {
-        Stdin::Pipe if launch.typed == Some(rank) => Some((rank, RankStdin::Typed)),
-        Stdin::Pipe => Some((rank, forwarded(spec.interaction(rank), launch.audience))),
-        Stdin::File(path) => Some((rank, RankStdin::File(absolute(path)))),
-        _ => None,
-    });
-    let pty = |rank: Rank| spec.ptys.get(&rank).or_else(|| spec.ptys.get(&Rank::WILDCARD));
-    let terminal = |Pty { size, echo, .. }: Pty| Terminal { rows: size.rows, columns: size.columns, echo };
-    let ptys = node.ranks.iter().filter_map(|rank| Some((*rank, terminal(*pty(*rank)?))));
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    Ok(Start {
-        nspace: spec.nspace.clone(),
-        programs: spec.apps.iter().map(program).collect(),
-        env: launch.env.clone(),
-        ranks: node.ranks.clone(),
-        stdin: stdin.collect(),
-        ptys: ptys.collect(),
-        max_line: u32::try_from(launch.lines.max_line).unwrap_or(u32::MAX),
-        max_line_time: launch.lines.max_time.map(millis),
-        cache_size: launch.cache_size,
-        cache_total: launch.cache_total,
-        drop: launch.drop,
-        grace: spec.grace.map(millis),
-        kill_wait: millis(spec.kill_wait),
-        hide_launcher: launch.hide_launcher,
-        backend: launch.backend.map(|backend| backend.to_string()),
-        socket: match &launch.socket {
-            AgentSocket::In(directory) => AgentSocket::In(absolute(Path::new(directory))),
-            socket => socket.clone(),
-        },
-        files: launch.files.clone(),
-    })
+/// Returns the part of a map that applies to `ranks`.
+fn part<T: Clone>(all: &BTreeMap<Rank, T>, ranks: &BTreeSet<Rank>) -> BTreeMap<Rank, T> {
+    let named = ranks.iter().chain([&Rank::WILDCARD]);
+    named.filter_map(|rank| Some((*rank, all.get(rank)?.clone()))).collect()
 }

@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use iof_engine::{App, Config, Engine, Grant, JobSpec, KillOnBadExit, Rendezvous, Stdin};
+use iof_engine::{
+    App, Config, Engine, Grant, JobSpec, KillOnBadExit, Mpi, ProcessGroup, Pty, Rendezvous, Stdin, WindowSize,
+};
 use iof_proto::{Channels, Info, Nspace, Proc, Rank, directive::key};
 use iof_remote::{
     AgentError, AgentExit, AgentSocket, Carriers, Launch, Node, NodeConnection, Nodes, RemoteEvent,
     RemoteJob, RemoteStartError, agent,
 };
 use iof_tool::{Delivery, Pull, Push, Tool};
+use serde_json::Value;
 
 /// How an agent has ended.
 type Exits = mpsc::Receiver<Result<AgentExit, AgentError>>;
@@ -60,7 +63,8 @@ impl Site {
     }
 
     fn start(&self, spec: &JobSpec) -> Result<RemoteJob, RemoteStartError> {
-        let launch = Launch { socket: AgentSocket::None, ..Launch::new(spec, &self.carriers) };
+        let mut launch = Launch::new(spec, &self.carriers);
+        launch.config.socket = AgentSocket::None;
         self.nodes.start(&self.engine, &launch)
     }
 
@@ -170,7 +174,85 @@ fn what_can_not_run_on_other_nodes_is_refused_before_an_agent_starts() {
     let mut inherits = job("true");
     inherits.stdin = [(Rank(1), Stdin::Inherit)].into();
     assert!(matches!(Site::new().start(&inherits), Err(RemoteStartError::Stdin(Rank(1)))));
+    let mut forwards = job("true");
+    forwards.directives.forward = Some(Channels::STDOUT);
+    assert!(matches!(Site::new().start(&forwards), Err(RemoteStartError::Forward)));
     assert!(site.sockets.lock().unwrap().is_empty());
+}
+
+/// Runs a job here, or on both nodes. Returns its output by rank, and its exit code.
+fn run(spec: &JobSpec, on_nodes: bool) -> Result<(BTreeMap<u32, String>, i32), RemoteStartError> {
+    let site = Site::new();
+    let mut tool = site.reader(spec);
+    let here = (!on_nodes).then(|| site.engine.spawn(spec).unwrap());
+    let there = if on_nodes { Some(site.start(spec)?) } else { None };
+    let output = read(&mut tool).into_iter();
+    let output = output.map(|(rank, (bytes, _))| (rank, String::from_utf8(bytes).unwrap())).collect();
+    let code = here.map(|job| job.wait().code()).or(there.map(|job| job.wait().code()));
+    Ok((output, code.unwrap()))
+}
+
+#[test]
+fn each_field_of_a_job_has_its_effect_on_nodes_or_is_refused() {
+    let spec = job("true");
+    let Value::Object(fields) = serde_json::to_value(&spec).unwrap() else { panic!("no fields") };
+    thread::scope(|scope| fields.keys().for_each(|field| drop(scope.spawn(|| check_field(field)))));
+}
+
+/// Checks that a job with another value in this field has the same effect here and on nodes, which
+/// differs from that of the default value.
+fn check_field(field: &str) {
+    let all = |stdin| BTreeMap::from([(Rank::WILDCARD, stdin)]);
+    let fails = "[ $IOF_RANK = 0 ] && { sleep 0.3; exit 3; }; ";
+    let ends = format!("{fails} sleep 1.3; echo done");
+    let stays = format!("trap '' TERM; {fails} sleep 1.3; echo done");
+    let script = match field {
+        "nspace" => "echo $IOF_NSPACE",
+        "apps" => "pwd",
+        "stdin" => "cat",
+        "ptys" => "[ -t 1 ] && stty size; true",
+        "process_group" => "read -r _ _ _ _ group _ < /proc/$$/stat; [ $group = $$ ] && echo own; true",
+        "grace" => "(sleep 1.3; echo late) & echo early",
+        "kill_on_bad_exit" | "timeout" => ends.as_str(),
+        "kill_wait" => stays.as_str(),
+        "directives" => "[ -p /dev/stdin ] && echo open; true",
+        _ => "echo $IOF_RANK",
+    };
+    let mut spec = job(script);
+    if field == "kill_wait" {
+        spec.kill_on_bad_exit = KillOnBadExit::Always;
+    }
+    let default = run(&spec, false).unwrap();
+    match field {
+        "nspace" => spec.nspace = Nspace::new("other").unwrap(),
+        "apps" => spec.apps[0].cwd = Some("/".into()),
+        "stdin" => spec.stdin = all(Stdin::File("/proc/version".into())),
+        "ptys" => {
+            let size = WindowSize { rows: 7, columns: 77 };
+            spec.ptys = BTreeMap::from([(Rank::WILDCARD, Pty { size, echo: false, data: true })]);
+        }
+        "process_group" => spec.process_group = ProcessGroup::Inherit,
+        "grace" => spec.grace = Some(Duration::from_millis(50)),
+        "kill_on_bad_exit" => spec.kill_on_bad_exit = KillOnBadExit::Always,
+        "kill_wait" => spec.kill_wait = Duration::from_millis(100),
+        "timeout" => spec.timeout = Some(Duration::from_millis(500)),
+        "directives" => spec.directives.stdin = true,
+        "mpi" | "pmix_tools" => {
+            spec.mpi = Mpi::Pmix;
+            spec.pmix_tools = (field == "pmix_tools").then(|| "iof".into());
+            return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
+        }
+        "local" | "elsewhere" => {
+            (spec.local, spec.elsewhere) = (Some([Rank(1)].into()), true);
+            return assert_eq!(run(&spec, true).unwrap(), default, "the nodes determine {field}");
+        }
+        // The tests of `iof run` compare what these do.
+        "own_stdin" | "interactions" | "binding" | "hide_launcher" => return,
+        field => panic!("{field} is not checked"),
+    }
+    let here = run(&spec, false).unwrap();
+    assert_ne!(here, default, "{field} has no effect");
+    assert_eq!(run(&spec, true).unwrap(), here, "{field}");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 
 use iof_capture::Processors;
+use iof_proto::{Binding, JobSpec};
 
-use crate::config::{Binding, JobSpec};
 use crate::error::LaunchError;
 
 /// Returns the cores to which the ranks of a job are bound, in the order of the ranks; `None` if

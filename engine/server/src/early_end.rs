@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use iof_capture::Signal;
-use iof_proto::Rank;
+use iof_proto::{KillOnBadExit, Rank};
 
 use crate::exit::{Exit, REQUESTS_TO_END};
-
-/// Default of [`JobSpec::kill_wait`](crate::JobSpec::kill_wait): 2 seconds.
-pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
 
 /// Exit code of a job that a time limit ended, as that of timeout(1).
 pub const TIMEOUT_CODE: i32 = 124;
@@ -24,26 +21,6 @@ pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 /// embedder reads the same signal. If the embedder passes it on
 /// ([`Job::signal`](crate::Job::signal)) within this time, the rank has not failed.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
-
-/// The failures of a rank that end its whole job, see
-/// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
-///
-/// If a rank ends because of a signal that the engine sent to it, this is never such a failure (see
-/// [`RankExit::requested`](crate::RankExit::requested)). If SIGHUP, SIGINT, SIGQUIT or SIGTERM
-/// killed it, or its exit code is 128 and the number of that signal, the job ends [`SAME_REQUEST`]
-/// later, unless the embedder has sent that signal to the job by then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KillOnBadExit {
-    /// No failure. A rank that calls `MPI_Abort` ends the job nevertheless.
-    #[default]
-    Never,
-    /// A signal killed the rank, or the rank exited between `MPI_Init` and `MPI_Finalize`.
-    Signal,
-    /// The rank failed in any way: by a signal, by an exit code other than 0, with
-    /// [`Exit::Unknown`](crate::Exit::Unknown) or with
-    /// [`Exit::Unfinalized`](crate::Exit::Unfinalized).
-    Always,
-}
 
 /// Why the engine ended a job early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,12 +9,11 @@ use std::thread;
 use std::time::Instant;
 
 use iof_capture::{FirstWrites, Signal, Signaller, Spawned, Spawner, Stdin, check};
-use iof_proto::{Rank, StdinUnavailable};
+use iof_proto::{JobSpec, Mpi, Rank, StdinUnavailable};
 use iof_shm_ring::CacheBudget;
 use nix::sys::signal::SigSet;
 
 use crate::binding;
-use crate::config::{JobSpec, Mpi};
 use crate::core::calls::NewJob;
 use crate::core::ids::MAX_RANKS;
 use crate::early_end::EarlyEndPolicy;
@@ -23,7 +22,7 @@ use crate::error::LaunchError;
 use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
 use crate::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
 use crate::job::Job;
-use crate::plan::{PlannedRank, first_ranks, planned_ranks, process_spec};
+use crate::plan::{PlannedRank, first_ranks, own_interaction, planned_ranks, process_spec};
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{MpiNeeds, PmixJob};
 use crate::pmix_tools;
@@ -163,7 +162,13 @@ impl Engine {
         let pmi = mpi.pmi.as_ref();
         // Before the process, so that little time passes until its output is read.
         let streams = self
-            .streams(&spec.nspace, rank, &spec.directives, spec.nprocs(), spec.interaction(rank))
+            .streams(
+                &spec.nspace,
+                rank,
+                &spec.directives,
+                spec.nprocs(),
+                spec.interaction(rank, own_interaction),
+            )
             .map_err(|source| LaunchError::Rings { rank, source })?;
         let mut process = process_spec(spec, planned, self.server());
         let (socket, passed) = match pmi {

@@ -92,12 +92,11 @@ pub use crate::core::job_status::{FirstFailure, JobStatus};
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
-    App, Binding, Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, JobSpec, LogConfig,
-    MAX_CACHE_SIZE, MIN_CACHE_SIZE, Mpi, Rendezvous,
+    Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE,
+    Rendezvous,
 };
 pub use early_end::{
-    DEFAULT_KILL_WAIT, EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, KillOnBadExit, OPEN_AFTER_KILL,
-    SAME_REQUEST, TIMEOUT_CODE,
+    EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE,
 };
 pub use endings::Endings;
 pub use engine::Engine;
@@ -113,6 +112,9 @@ pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
     channel_name as log_channel_name,
 };
+pub use iof_proto::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi};
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;
+pub use plan::own_interaction;
 pub use pmi::is_launcher_variable;
+pub use pmix::needs_mpi;

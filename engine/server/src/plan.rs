@@ -2,13 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::AsFd;
 
-use iof_capture::{ProcessGroup, ProcessSpec, SpawnError, Stdin};
-use iof_proto::Rank;
+use iof_capture::{ProcessGroup, ProcessSpec, SpawnError, Stdin, is_hung_up};
 use iof_proto::rendezvous::SERVER_VARIABLE;
-use nix::unistd::tcgetpgrp;
+use iof_proto::{App, JobSpec, Rank};
+use iof_shm_ring::Interaction;
+use nix::libc;
+use nix::sys::stat::fstat;
+use nix::unistd::{isatty, tcgetpgrp};
 
-use crate::config::{App, JobSpec};
 use crate::core::job::Launching;
 use crate::error::LaunchError;
 
@@ -85,5 +88,17 @@ pub(crate) fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &O
         group,
         pty: spec.pty(*rank),
         merge_stderr: app.merge_stderr,
+    }
+}
+
+/// Returns who writes to the stdin of this process, for [`JobSpec::interaction`].
+pub fn own_interaction() -> Interaction {
+    let stdin = io::stdin();
+    let kind = fstat(&stdin).map_or(0, |found| found.st_mode & libc::S_IFMT);
+    match kind {
+        _ if isatty(&stdin).unwrap_or(false) => Interaction::Typed,
+        libc::S_IFIFO | libc::S_IFSOCK if is_hung_up(stdin.as_fd()) => Interaction::None,
+        libc::S_IFIFO | libc::S_IFSOCK => Interaction::Piped,
+        _ => Interaction::None,
     }
 }

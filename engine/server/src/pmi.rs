@@ -12,11 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::PassedFile;
 use iof_pmi::{Event, ProtocolError, Server};
-use iof_proto::Rank;
+use iof_proto::{JobSpec, Mpi, Rank};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
-use crate::config::{JobSpec, Mpi};
 use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::mpi::MpiEvent;
@@ -50,7 +49,6 @@ impl PmiJob {
     /// Returns the server of a job; `None` if its ranks have none.
     pub(crate) fn of(spec: &JobSpec, job: &Job) -> Option<PmiJob> {
         match spec.mpi {
-            Mpi::None | Mpi::Pmix => None,
             Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
@@ -59,6 +57,7 @@ impl PmiJob {
                 let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
                 Some(PmiJob { job, size, server: Arc::new(Mutex::new(server)) })
             }
+            _ => None,
         }
     }
 

@@ -10,10 +10,9 @@ use std::{env, thread};
 
 use iof_capture::{ProcessSpec, Processors, find_program};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
-use iof_proto::Rank;
 use iof_proto::limits::MAX_NSPACE;
+use iof_proto::{App, JobSpec, Mpi, Rank};
 
-use crate::config::{App, JobSpec, Mpi};
 use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::mpi::MpiEvent;
@@ -168,12 +167,10 @@ impl PmixHost {
     }
 }
 
-impl JobSpec {
-    /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is
-    /// linked with an MPI library. Looks for the programs on this node.
-    pub fn needs_mpi(&self) -> bool {
-        MpiNeeds::of(self).is_mpi()
-    }
+/// Returns whether the ranks would start MPI: [`JobSpec::mpi`] is not [`Mpi::None`], and a program is
+/// linked with an MPI library. Looks for the programs on this node.
+pub fn needs_mpi(spec: &JobSpec) -> bool {
+    MpiNeeds::of(spec).is_mpi()
 }
 
 /// What the programs of a job need to start MPI. To find out, files are opened and read.
@@ -221,10 +218,10 @@ impl MpiNeeds {
         let named = || env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
         let needed = || self.pmix().map(Path::to_owned);
         match mpi {
-            Mpi::None | Mpi::Pmi1 => None,
             Mpi::Auto if self.pmix().is_none() && self.0.contains(&Need::Pmi1) => None,
             Mpi::Auto => named().or_else(needed),
             Mpi::Pmix => named().or_else(needed).or_else(|| Some(SYSTEM_LIBRARY.into())),
+            _ => None,
         }
     }
 

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iof_capture::{ProcessSpec, find_program};
 use iof_pmix_server::{StartError, ToolListener, ToolService};
+use iof_proto::JobSpec;
 
-use crate::config::JobSpec;
 use crate::core::ids::JobId;
 use crate::pmix::PmixHost;
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use iof_pmix_server::TopologyFile;
+use iof_proto::JobSpec;
 
-use crate::config::JobSpec;
 use crate::pmix::MpiNeeds;
 
 /// The fewest ranks of a job for which the file is written. The search takes the engine longer than

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 
+use iof_proto::{Pty, WindowSize};
 use iof_shm_ring::{Policy, Reader, ReaderPage, Start, StreamConfig, bell, doorbell};
 
 use super::kernel::{PendingRequest, RegisteredFile, SimulatedBackend};
@@ -20,7 +21,7 @@ use crate::child::Child;
 use crate::command::NewProcess;
 use crate::driver::*;
 use crate::ids::ProcessId;
-use crate::pty::{self, Pty, WindowSize};
+use crate::pty;
 
 /// Least number of bytes of each push: more than its inlet holds.
 const PUSHED: u64 = 10_000;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy, Rendezvous};
-use iof_nodes::DropPolicy;
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
@@ -96,8 +95,8 @@ pub struct RunArgs {
     /// Bind each rank to a core or to none
     ///
     /// With core, each rank runs on one core of those on which iof may run: rank 0 on the first.
-    /// The ranks must not outnumber these cores. With none, the default, a rank runs on any of
-    /// them.
+    /// The ranks must not outnumber these cores. On several nodes, each node has its own ranks and
+    /// cores. With none, the default, a rank runs on any of them.
     #[arg(long, help_heading = "Job options", value_name = "WHAT", value_enum, default_value_t = BindingChoice::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub bind_to: BindingChoice,
@@ -275,16 +274,6 @@ impl From<Drop> for Policy {
             Drop::Newest => Policy::DropNewest,
             Drop::Oldest => Policy::DropOldest,
             Drop::None => Policy::Block,
-        }
-    }
-}
-
-impl From<Drop> for DropPolicy {
-    fn from(drop: Drop) -> DropPolicy {
-        match drop {
-            Drop::Newest => DropPolicy::Newest,
-            Drop::Oldest => DropPolicy::Oldest,
-            Drop::None => DropPolicy::None,
         }
     }
 }

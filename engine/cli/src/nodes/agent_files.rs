@@ -5,8 +5,8 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use iof_engine::{Engine, JobSpec};
-use iof_nodes::{NodeFiles, Start};
+use iof_engine::Engine;
+use iof_nodes::{NodeConfig, NodeFiles, Start};
 use iof_output::{NewFiles, PrintReport};
 use iof_proto::Rank;
 use iof_remote::{FileWriter, FilesEnd, StartRefusal};
@@ -43,24 +43,25 @@ pub struct FileWriters {
 impl FileWriters {
     /// Creates the files that `start` asks for, at most `spare` of them open at a time, and starts
     /// their printers. The ranks wait for these.
-    pub fn start(engine: &Engine, spec: &JobSpec, start: &Start, spare: u64) -> Result<FileWriters, Failure> {
-        let Some(files) = &start.files else { return Ok(FileWriters::default()) };
+    pub fn start(engine: &Engine, start: &Start, spare: u64) -> Result<FileWriters, Failure> {
+        let Start { spec, config } = start;
+        let Some(files) = &config.files else { return Ok(FileWriters::default()) };
         env::set_current_dir(&files.directory).map_err(|error| {
             Failure::Usage(format!("files cannot be written below {}: {error}", files.directory.display()))
         })?;
-        let args = output_args(start, files);
+        let args = output_args(config, files);
         let outputs = args.prepare_agent(files.nprocs)?;
         let mut attached = outputs.attach(|parts| {
             parts.iter().map(|part| attach_own(engine, NAME, &spec.nspace, part).map(Some)).collect()
         })?;
-        let (ranks, mut new): (Vec<Rank>, _) = (start.ranks.iter().copied().collect(), NewFiles::default());
+        let (ranks, mut new): (Vec<Rank>, _) =
+            (spec.local.iter().flatten().copied().collect(), NewFiles::default());
         attached.lock_files(spec, &ranks, spare, &mut new)?;
         if let Some(path) = attached.open_fifos(&mut new)? {
             let path = path.display();
             return Err(Failure::Usage(format!("no process reads the FIFO {path}: start its reader first")));
         }
-        let give_up = files.give_up.map(Duration::from_millis);
-        let write_limit = Duration::from_millis(start.kill_wait).max(GRACE);
+        let (give_up, write_limit) = (files.give_up, spec.kill_wait.max(GRACE));
         let writers = attached.start()?;
         Ok(FileWriters { writers, new, give_up, write_limit, ..FileWriters::default() })
     }
@@ -155,15 +156,15 @@ fn reason(failure: Failure) -> String {
 }
 
 /// Returns the options of the front end, as far as they concern files.
-fn output_args(start: &Start, files: &NodeFiles) -> OutputArgs {
+fn output_args(config: &NodeConfig, files: &NodeFiles) -> OutputArgs {
     let (file_size, file_count) = files.rotation.unzip();
     OutputArgs {
         output: files.output.clone(),
         redirect: RedirectArgs::default(),
         tag_by: if files.fragments { TagBy::Fragment } else { TagBy::Line },
         tag_suffix: files.suffix.clone(),
-        max_line: start.max_line.into(),
-        max_line_time: start.max_line_time.map(Duration::from_millis),
+        max_line: u64::try_from(config.max_line).unwrap_or(u64::MAX),
+        max_line_time: config.max_line_time,
         ranks: None,
         no_forward: Some(files.hidden),
         open_mode: if files.append { OpenMode::Append } else { OpenMode::Truncate },

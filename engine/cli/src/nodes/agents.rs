@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
-use iof_engine::{Config, Engine, JobSpec, StartError};
+use iof_engine::{Config, Engine, StartError};
 use iof_nodes::Start;
 use iof_remote::{Agent, AgentError, AgentExit, AgentHooks, FileWriter, NodeConnection, StartRefusal};
 use nix::sys::signal::Signal;
@@ -124,11 +124,10 @@ impl AgentHooks for Hooks {
     fn open_files(
         &self,
         engine: &Engine,
-        spec: &JobSpec,
         start: &Start,
         spare: u64,
     ) -> Result<Box<dyn FileWriter>, StartRefusal> {
-        Ok(Box::new(FileWriters::start(engine, spec, start, spare).map_err(refusal)?))
+        Ok(Box::new(FileWriters::start(engine, start, spare).map_err(refusal)?))
     }
 
     fn ends_with_process(&self) -> bool {

@@ -10,7 +10,7 @@ use iof_proto::Nspace;
 use iof_remote::{Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, Template};
 use nix::sys::signal::Signal;
 
-use crate::args::{BindingChoice, MpiChoice, RunArgs};
+use crate::args::{MpiChoice, RunArgs};
 use crate::error::Failure;
 use crate::exits::listed;
 use crate::failures::MAX_FAILURE_LINES;
@@ -35,7 +35,6 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Resu
         }
     }
     let refused = [
-        (args.bind_to == BindingChoice::Core, "--bind-to core", "ranks are bound on this node only"),
         (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),
         (matches!(args.mpi, MpiChoice::Pmix), "--mpi pmix", "MPI programs start on one node only"),
         (

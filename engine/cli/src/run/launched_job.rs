@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use crossbeam::channel::Sender;
 use iof_capture::WindowSize;
-use iof_engine::{
-    EarlyEnd, EarlyEndPolicy, EndCause, Ending, Job, JobStatus, LaunchError, Mpi, RankExit, Signal,
-};
+use iof_engine::{EarlyEnd, EarlyEndPolicy, EndCause, Ending, Job, JobStatus, LaunchError, RankExit, Signal};
+use iof_output::FlushTimeout;
 use iof_proto::Rank;
-use iof_remote::{Launch, Remote, Template, environment};
+use iof_remote::{Launch, NodeConfig, Remote, Template, environment};
 
 use super::prepared::Prepared;
 use crate::error::Failure;
@@ -113,23 +112,21 @@ fn start_elsewhere(
 ) -> Result<LaunchedJob, Failure> {
     let Prepared { plan, engine, events, signals, .. } = base;
     let (args, spec, outputs) = (plan.args, &plan.spec, &plan.outputs);
-    let launch = Launch {
-        spec,
-        typed: plan.typed,
+    let carriers = args.nodes.carriers(template).map_err(Failure::running)?;
+    let FlushTimeout { max_line, max_time } = outputs.flush_timeout();
+    let config = NodeConfig {
         env: environment::of_ranks(&args.nodes.host_env),
-        carriers: &args.nodes.carriers(template).map_err(Failure::running)?,
-        reattach: args.nodes.reattach_limit(),
         cache_size: plan.config.cache_size,
         cache_total: plan.config.cache_total,
-        lines: outputs.flush_timeout(),
-        audience: outputs.audience(),
-        drop: args.drop.into(),
-        // As on this node: the ranks are not those of another launcher.
-        hide_launcher: spec.mpi != Mpi::None,
-        backend: plan.config.backend,
+        policy: args.drop.into(),
+        max_line,
+        max_line_time: max_time,
+        backend: plan.config.backend.map(|backend| backend.to_string()),
         socket: launch::agent_socket(&plan.config.rendezvous),
         files: outputs.node_files(args.give_up)?,
     };
+    let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());
+    let launch = Launch { spec, carriers: &carriers, reattach, audience, config };
     let (node_events, for_ranks) = launch::start(remote, &launch, engine, signals)?;
     let launched = LaunchedJob::Remote(Arc::clone(remote));
     for_ranks.into_iter().for_each(|received| drop(events.send(before_start(received))));

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 
-use iof_engine::{App, Config, JobSpec, LaunchError, Pty, Rendezvous};
+use iof_engine::{App, Config, JobSpec, LaunchError, Pty, Rendezvous, needs_mpi};
 use iof_proto::{Nspace, Rank};
 use iof_remote::{Node, Template};
 
@@ -60,7 +60,7 @@ impl<'a> Plan<'a> {
         let ptys = ptys(args);
         let has_pty = |rank: &Rank| ptys.contains_key(rank) || ptys.contains_key(&Rank::WILDCARD);
         let typed = stdin.inherits().filter(has_pty);
-        let stdin = if nodes.is_some() { stdin.over_nodes() } else { stdin };
+        let stdin = if nodes.is_some() { stdin.over_nodes(typed) } else { stdin };
         let config = config(args, nodes.is_some())?;
         let mut spec = spec(args, apps)?;
         (spec.stdin, spec.own_stdin, spec.ptys) = (stdin.ranks.clone(), stdin.own(), ptys);
@@ -68,7 +68,7 @@ impl<'a> Plan<'a> {
         if let Some(rank) = last_pty.filter(|rank| u64::from(rank.0) >= nprocs) {
             return Err(Failure::usage(LaunchError::UnknownPtyRank { rank, ranks: nprocs }));
         }
-        if nodes.is_some() && spec.needs_mpi() {
+        if nodes.is_some() && needs_mpi(&spec) {
             return Err(Failure::Usage(format!(
                 "MPI programs run on one node only: write --hosts localhost:{nprocs} for this node, or --mpi none for \
                  ranks that are alone"

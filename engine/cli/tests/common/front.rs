@@ -1,18 +1,19 @@
 //! A front end that a test plays: the frames of one agent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write, pipe};
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use iof_engine::{App, JobSpec, Policy};
 use iof_nodes::limits::MAX_WINDOW;
 use iof_nodes::{
-    AgentSocket, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, Program,
-    RankTotal, Start, ToAgent, ToFrontEnd,
+    AgentSocket, Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal,
+    Start, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -195,7 +196,8 @@ impl LinkedFront {
     pub fn start(site: &Site, script: &str) -> LinkedFront {
         let mut front = LinkedFront::greet();
         let socket = AgentSocket::In(site.path().into());
-        let start = Start { socket, ..start(script, 0) };
+        let mut start = start(script, 0);
+        start.config.socket = socket;
         front.send(&ToAgent::Start(start.into()));
         let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
         assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
@@ -273,31 +275,22 @@ pub fn ranks() -> BTreeSet<Rank> {
 }
 
 pub fn start(script: &str, max_line_time: u64) -> Start {
-    let program = Program {
-        nprocs: 1,
-        program: "sh".into(),
-        args: vec!["-c".into(), script.into()],
+    let mut app = App::new("sh", ["-c", script]);
+    app.cwd = Some("/".into());
+    let mut spec = JobSpec::new(Nspace::new("demo").unwrap(), vec![app]);
+    spec.local = Some(ranks());
+    spec.kill_wait = Duration::from_secs(1);
+    spec.hide_launcher = true;
+    let config = NodeConfig {
         env: Vec::new(),
-        cwd: "/".into(),
-        merge_stderr: false,
-    };
-    Start {
-        nspace: Nspace::new("demo").unwrap(),
-        programs: vec![program],
-        env: Vec::new(),
-        ranks: ranks(),
-        stdin: BTreeMap::new(),
-        ptys: BTreeMap::new(),
         cache_size: None,
         cache_total: 64 << 20,
+        policy: Policy::Block,
         max_line: 64 << 10,
-        max_line_time: Some(max_line_time),
-        drop: DropPolicy::None,
-        grace: None,
-        kill_wait: 1000,
-        hide_launcher: true,
+        max_line_time: Some(Duration::from_millis(max_line_time)),
         backend: None,
         socket: AgentSocket::None,
         files: None,
-    }
+    };
+    Start { spec, config }
 }

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::mem;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
@@ -18,7 +18,7 @@ use iof_output::{
     Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER,
     LineHolder, Rest,
 };
-use iof_proto::{Channels, Missed, Nspace, Proc, Rank};
+use iof_proto::{Channels, Missed, Proc, Rank};
 use iof_tool::{BatchReader, Behind, Bytes, FeedId, Origin, Peeked, PollReady, Pull, Tool};
 
 use super::NAME;
@@ -49,19 +49,19 @@ pub struct Bundles {
 
 impl Bundles {
     /// Attaches the readers. The ranks wait for them.
-    pub fn attach(engine: &Engine, nspace: &Nspace, start: &Start) -> Result<Bundles, StartRefusal> {
+    pub fn attach(engine: &Engine, start: &Start) -> Result<Bundles, StartRefusal> {
         let attach = |channels| {
             let mut tool = engine.attach(NAME, Grant::Block).map_err(StartRefusal::running)?;
-            tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], channels))
+            tool.pull(&Pull::new(vec![Proc::all(start.spec.nspace.clone())], channels))
                 .map_err(StartRefusal::running)?;
             Ok(tool)
         };
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
         let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
-        let max_line =
-            usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD - LONGEST_CHARACTER);
-        let max_time = start.max_line_time.map(Duration::from_millis);
-        let ptys = start.ptys.keys().copied().collect();
+        let max_line = start.config.max_line.clamp(1, MAX_RECORD - LONGEST_CHARACTER);
+        let max_time = start.config.max_line_time;
+        let ranks = start.spec.local.iter().flatten().copied();
+        let ptys = ranks.filter(|rank| start.spec.pty(*rank).is_some()).collect();
         Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time }, ptys })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use iof_engine::{Config, Engine, JobSpec, StartError};
+use iof_engine::{Config, Engine, StartError};
 use iof_nodes::Start;
 use iof_output::PrintReport;
 
@@ -54,7 +54,7 @@ pub trait AgentHooks: Send + Sync {
         StartRefusal::running(error)
     }
 
-    /// Creates the files of [`Start::files`], at most `spare` of them open at a time. Called before
+    /// Creates the files of [`NodeConfig::files`](iof_nodes::NodeConfig), at most `spare` of them open at a time. Called before
     /// the ranks are started. By default such a job is refused.
     ///
     /// # Errors
@@ -62,11 +62,10 @@ pub trait AgentHooks: Send + Sync {
     fn open_files(
         &self,
         engine: &Engine,
-        spec: &JobSpec,
         start: &Start,
         spare: u64,
     ) -> Result<Box<dyn FileWriter>, StartRefusal> {
-        let _ = (engine, spec, start, spare);
+        let _ = (engine, start, spare);
         Err(StartRefusal::usage("this agent does not write files"))
     }
 

@@ -7,8 +7,8 @@ use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{Engine, Grant, Job};
 use iof_nodes::{StdinOutcome, StdinRanks, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
-use iof_proto::{Info, Proc, Rank, SlowTargets};
-use iof_tool::{Push, PushError, Tool};
+use iof_proto::{Failure, Info, Proc, Rank, SlowTargets, Status};
+use iof_tool::{Push, PushError, RequestError, Tool};
 
 use super::NAME;
 use super::typed_keys::TypedKeys;
@@ -83,8 +83,8 @@ impl StdinWorkers {
             Ok(Err(_)) => "the thread that pushes stdin has ended".into(),
             Err(reason) => reason,
         };
-        let outcome = StdinOutcome::Failed(cut_text(&reason));
-        self.uplink.send(&ToFrontEnd::StdinTaken { call, outcome });
+        self.uplink
+            .send(&ToFrontEnd::StdinTaken { call, outcome: failed(Status::ERR_NOT_AVAILABLE, &reason) });
     }
 
     fn start(&mut self, ranks: &[Rank]) -> Result<Worker, String> {
@@ -134,8 +134,16 @@ fn push(tool: &mut Tool, targets: &[Proc], bytes: &[u8]) -> StdinOutcome {
     let push = Push { targets: targets.to_vec(), directives };
     match tool.push(&push, bytes, |_: &SlowTargets| {}) {
         Ok(report) if report.partial.len() < targets.len() => StdinOutcome::Taken,
-        // The engine refuses a push to ranks that have all ended or closed their stdin.
-        Ok(_) | Err(PushError::Request(_)) => StdinOutcome::Closed,
-        Err(error) => StdinOutcome::Failed(cut_text(&error.to_string())),
+        Ok(_) => StdinOutcome::Closed,
+        // The engine refuses a push to ranks none of which has an open stdin.
+        Err(PushError::Request(RequestError::Denied(failure))) => match failure.status {
+            Status::ERR_IOF_COMPLETE => StdinOutcome::Closed,
+            status => failed(status, &failure.reason),
+        },
+        Err(error) => failed(Status::ERR_NOT_AVAILABLE, &error.to_string()),
     }
+}
+
+fn failed(status: Status, reason: &str) -> StdinOutcome {
+    StdinOutcome::Failed(Failure::new(status, cut_text(reason)))
 }

@@ -5,7 +5,7 @@ use iof_proto::directive::key;
 use iof_proto::{Directives, EffectiveOptions, Failure, Info, Status};
 use iof_shm_ring::{Policy, StreamConfig};
 
-use crate::config::{Buffering, Config, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE, policy};
+use crate::config::{Buffering, Config, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE};
 
 /// Least size of the ring in which a stream begins, in bytes. The kernel fills at most 64 KiB at a
 /// time.
@@ -47,7 +47,7 @@ impl StreamOptions {
         StreamOptions {
             cache_size: directives.cache_size.unwrap_or(self.cache_size),
             full_from_birth: self.full_from_birth || directives.cache_size.is_some(),
-            policy: policy(directives.drop).unwrap_or(self.policy),
+            policy: directives.drop.unwrap_or(self.policy),
             buffering: self.buffering.under(directives),
         }
         .with_room_for_groups()
@@ -166,7 +166,7 @@ mod tests {
         let server = StreamOptions::of(&Config::default());
         let spawn = server.under(&Directives { cache_size: Some(10), ..Directives::default() });
         assert_eq!(spawn, StreamOptions { cache_size: 10, full_from_birth: true, ..server });
-        let oldest = Some(iof_proto::directive::DropPolicy::Oldest);
+        let oldest = Some(Policy::DropOldest);
         let pull = spawn.under(&Directives { drop: oldest, ..Directives::default() });
         assert_eq!(pull, StreamOptions { policy: Policy::DropOldest, ..spawn });
     }

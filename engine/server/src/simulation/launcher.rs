@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
-use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
+use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
 
 use super::SimulatedEngine;
@@ -15,7 +15,7 @@ use crate::core::input::Input;
 use crate::core::job::{CHANNELS, JobState, Launching, SignalReach};
 use crate::core::job_status::JobStatus;
 use crate::core::mpi::MpiEvent;
-use crate::early_end::{EarlyEndPolicy, KillOnBadExit};
+use crate::early_end::EarlyEndPolicy;
 
 /// A job that begins.
 #[derive(Clone, Debug)]

@@ -124,7 +124,7 @@ impl Push {
             Err(Failure { status: Status::ERR_IOF_COMPLETE, .. }) => {
                 self.give_up_elsewhere(PartialCause::Closed);
             }
-            Err(failure) => self.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
+            Err(failure) => self.give_up_elsewhere(PartialCause::Refused(failure)),
         }
         None
     }

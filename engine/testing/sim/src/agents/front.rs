@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use iof_nodes::{
-    AgentSocket, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, RankTotal, Start, StdinRanks, StreamKey,
+    AgentSocket, Decoder, Frame, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey,
     ToAgent, ToFrontEnd, window,
 };
-use iof_proto::{Channel, Nspace, Rank};
+use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank};
 
 use super::NodeSet;
 use super::agent::{Agent, Pipes};
@@ -218,26 +218,20 @@ impl Front {
         let Edge { front, down, .. } = &mut self.edges[node];
         down.extend(front.greeting());
         let first = node as u32 * self.ranks;
-        let start = Start {
-            nspace: Nspace::new("job").unwrap(),
-            programs: Vec::new(),
+        let mut spec = JobSpec::new(Nspace::new("job").unwrap(), Vec::new());
+        spec.local = Some((first..first + self.ranks).map(Rank).collect());
+        let config = NodeConfig {
             env: Vec::new(),
-            ranks: (first..first + self.ranks).map(Rank).collect(),
-            stdin: BTreeMap::new(),
-            ptys: BTreeMap::new(),
             cache_size: None,
             cache_total: 0,
+            policy: Policy::Block,
             max_line: 1,
-            max_line_time: Some(0),
-            drop: DropPolicy::None,
-            grace: None,
-            kill_wait: 0,
-            hide_launcher: true,
+            max_line_time: Some(Duration::ZERO),
             backend: None,
             socket: AgentSocket::None,
             files: None,
         };
-        self.send(node, &ToAgent::Start(Box::new(start)));
+        self.send(node, &ToAgent::Start(Box::new(Start { spec, config })));
     }
 
     /// All streams of a node have ended: every byte was delivered or is a gap.

@@ -6,7 +6,6 @@ use std::mem;
 
 use iof_capture::{Gating, SourceId};
 use iof_engine::simulation::{ConnectionId, PullOptions, ReaderOwner, SentStep};
-use iof_proto::directive::DropPolicy;
 use iof_proto::{Directives, Nspace};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
@@ -70,11 +69,7 @@ pub struct Configurations {
 impl JobOptions {
     /// Returns the options with which a registration reads the stream.
     fn under(&self, directives: &Directives) -> StreamConfig {
-        let policy = match directives.drop {
-            None => self.config.policy,
-            Some(DropPolicy::Oldest) => Policy::DropOldest,
-            Some(DropPolicy::Newest) => Policy::DropNewest,
-        };
+        let policy = directives.drop.unwrap_or(self.config.policy);
         let requested = directives.cache_size.map_or(self.config.capacity, u64::from);
         // A group fits into half of the cache.
         let groups = 2 * u64::from(directives.buffering_size.unwrap_or(0));

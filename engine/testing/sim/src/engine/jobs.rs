@@ -9,7 +9,6 @@ use std::time::Duration;
 use iof_capture::{End, ProcessId, SourceId, TargetId};
 use iof_engine::KillOnBadExit;
 use iof_engine::simulation::{NewJob, RankSignals, RankStdin};
-use iof_proto::directive::DropPolicy;
 use iof_proto::{Channel, Channels, Directives, Nspace, Proc};
 use iof_shm_ring::{Policy, StreamConfig};
 
@@ -221,7 +220,7 @@ impl EngineWorld {
             return self.finish_registering(job, rng);
         }
         let nspace = name(actor);
-        let drop = rng.pick(&[None, None, Some(DropPolicy::Oldest), Some(DropPolicy::Newest)]);
+        let drop = rng.pick(&[None, None, Some(Policy::DropOldest), Some(Policy::DropNewest)]);
         let forward = rng.pick(&[None, None, Some(Channels::STDOUT), Some(Channels::ALL)]);
         let cache_size = rng.pick(&[None, Some(1), Some(40_000)]);
         let directives = Directives { drop, forward, cache_size, ..Directives::default() };
@@ -239,11 +238,7 @@ impl EngineWorld {
         }
         let Some(run) = self.engine.begin(&new) else { return };
         let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
-        let policy = match drop {
-            None => self.policy,
-            Some(DropPolicy::Oldest) => Policy::DropOldest,
-            Some(DropPolicy::Newest) => Policy::DropNewest,
-        };
+        let policy = drop.unwrap_or(self.policy);
         let capacity = cache_size.map_or(self.setting.capacity, u64::from).max(LEAST_CACHE);
         let job = Job {
             nspace: nspace.clone(),

@@ -2,11 +2,11 @@
 
 use iof_engine::Grant;
 use iof_engine::simulation::{OWN_USER, PeerCredentials};
-use iof_proto::directive::{DropPolicy, key};
+use iof_proto::directive::key;
 use iof_proto::log::key as log_key;
 use iof_proto::query::key as query_key;
 use iof_proto::{Channels, Directives, Info, InfoValue, Log, Nspace, Proc, Query, Rank};
-use iof_shm_ring::Start;
+use iof_shm_ring::{Policy, Start};
 
 use super::EngineWorld;
 use super::jobs::{MAX_RANKS, NAMES, name};
@@ -76,10 +76,10 @@ impl EngineWorld {
         let channels = rng.pick(&[Channels::ALL, Channels::STDOUT, Channels::STDOUT | Channels::STDERR]);
         let start = rng.pick(&[Start::Oldest, Start::Oldest, Start::Now]);
         let persistent = rng.chance(128);
-        let drop = rng.pick(&[None, None, None, Some(DropPolicy::Oldest), Some(DropPolicy::Newest)]);
+        let drop = rng.pick(&[None, None, None, Some(Policy::DropOldest), Some(Policy::DropNewest)]);
         let (mut directives, mut options) = (Vec::new(), Directives { drop, ..Directives::default() });
         directives.extend(drop.map(|drop| {
-            let oldest = drop == DropPolicy::Oldest;
+            let oldest = drop == Policy::DropOldest;
             Info::new(if oldest { key::PMIX_IOF_DROP_OLDEST } else { key::PMIX_IOF_DROP_NEWEST }, true)
         }));
         if rng.chance(48) {

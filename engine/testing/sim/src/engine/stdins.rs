@@ -175,7 +175,7 @@ impl PushRecord {
             Err(failure) if failure.status == Status::ERR_IOF_COMPLETE => {
                 remote.refused = Some(PartialCause::Closed).filter(|_| !remote.has_end);
             }
-            Err(failure) => remote.refused = Some(PartialCause::Failed(failure.to_string())),
+            Err(failure) => remote.refused = Some(PartialCause::Refused(failure)),
         }
     }
 
