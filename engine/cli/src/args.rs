@@ -15,7 +15,7 @@ use clap_complete::Shell;
 use iof_proto::Channels;
 
 use self::engine::JobEngineArgs;
-pub use self::run::{AppArgs, Drop, MpiChoice, RunArgs, Variable};
+pub use self::run::{AppArgs, RunArgs, Variable};
 use self::values::{CHANNELS, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;

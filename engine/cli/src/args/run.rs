@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy, Rendezvous};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
-use super::values::{Ranks, cache_size, cache_total, duration, give_up, nprocs, ranks};
+use super::values::{Choice, Ranks, cache_size, cache_total, choice, duration, give_up, nprocs, ranks};
 use crate::nodes::options::NodeArgs;
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
@@ -56,16 +56,16 @@ pub struct RunArgs {
     /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the
     /// oldest bytes in the cache are overwritten. The gaps of a stream are reported on stderr, at
     /// most once a second.
-    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_enum, default_value_t = Drop::None)]
+    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_parser = choice(POLICIES), default_value = "none")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
-    pub drop: Drop,
+    pub drop: Policy,
 
     /// Read the ranks' output with io-uring or epoll
     ///
     /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere
     /// and costs more CPU time.
-    #[arg(long, help_heading = "Job options", value_enum, hide_possible_values = true)]
-    pub backend: Option<Backend>,
+    #[arg(long, help_heading = "Job options", value_parser = choice(BACKENDS), hide_possible_values = true)]
+    pub backend: Option<BackendKind>,
 
     /// Set the name of the job [default: that of PROG]
     ///
@@ -88,18 +88,18 @@ pub struct RunArgs {
     /// the default, is pmix if a program is linked with Open MPI 5, or if IOF_LIBPMIX is set and no
     /// program is linked with MPICH, and otherwise pmi1. With none, each rank of an MPI program is
     /// alone, and the ranks inherit the variables of a launcher that has started iof.
-    #[arg(long, help_heading = "Job options", value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
+    #[arg(long, help_heading = "Job options", value_name = "HOW", value_parser = choice(PROTOCOLS), default_value = "auto")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
-    pub mpi: MpiChoice,
+    pub mpi: Mpi,
 
     /// Bind each rank to a core or to none
     ///
     /// With core, each rank runs on one core of those on which iof may run: rank 0 on the first.
     /// The ranks must not outnumber these cores. On several nodes, each node has its own ranks and
     /// cores. With none, the default, a rank runs on any of them.
-    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_enum, default_value_t = BindingChoice::None)]
+    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_parser = choice(BINDINGS), default_value = "none")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
-    pub bind_to: BindingChoice,
+    pub bind_to: Binding,
 
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
@@ -188,41 +188,26 @@ impl RunArgs {
     }
 }
 
-/// The value of `--bind-to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BindingChoice {
-    Core,
-    None,
-}
+const BINDINGS: &[Choice<Binding>] =
+    &[("core", "One core for each rank", Binding::Core), ("none", "Any core", Binding::None)];
 
-impl From<BindingChoice> for Binding {
-    fn from(choice: BindingChoice) -> Binding {
-        match choice {
-            BindingChoice::Core => Binding::Core,
-            BindingChoice::None => Binding::None,
-        }
-    }
-}
+const PROTOCOLS: &[Choice<Mpi>] = &[
+    ("auto", "The one that the programs need", Mpi::Auto),
+    ("pmi1", "PMI-1, for MPICH and the like", Mpi::Pmi1),
+    ("pmix", "PMIx, for Open MPI 5", Mpi::Pmix),
+    ("none", "None: each rank is alone", Mpi::None),
+];
 
-/// The value of `--mpi`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum MpiChoice {
-    Auto,
-    Pmi1,
-    Pmix,
-    None,
-}
+const POLICIES: &[Choice<Policy>] = &[
+    ("newest", "Drop new bytes", Policy::DropNewest),
+    ("oldest", "Drop the oldest bytes", Policy::DropOldest),
+    ("none", "Drop nothing: the ranks wait", Policy::Block),
+];
 
-impl From<MpiChoice> for Mpi {
-    fn from(choice: MpiChoice) -> Mpi {
-        match choice {
-            MpiChoice::Auto => Mpi::Auto,
-            MpiChoice::Pmi1 => Mpi::Pmi1,
-            MpiChoice::Pmix => Mpi::Pmix,
-            MpiChoice::None => Mpi::None,
-        }
-    }
-}
+const BACKENDS: &[Choice<BackendKind>] = &[
+    ("io-uring", "io_uring: cheapest, but not permitted everywhere", BackendKind::IoUring),
+    ("epoll", "epoll: works everywhere", BackendKind::Epoll),
+];
 
 /// The options of one program of a job.
 #[derive(Args)]
@@ -255,52 +240,6 @@ pub struct AppArgs {
 pub struct Variable {
     pub name: OsString,
     pub value: Option<OsString>,
-}
-
-/// The bytes to drop when a cache is full.
-#[derive(Clone, Copy, ValueEnum, Debug)]
-pub enum Drop {
-    /// Drop new bytes
-    Newest,
-    /// Drop the oldest bytes
-    Oldest,
-    /// Drop nothing: the ranks wait
-    None,
-}
-
-impl From<Drop> for Policy {
-    fn from(drop: Drop) -> Policy {
-        match drop {
-            Drop::Newest => Policy::DropNewest,
-            Drop::Oldest => Policy::DropOldest,
-            Drop::None => Policy::Block,
-        }
-    }
-}
-
-/// The backend that reads the ranks' output.
-#[derive(Clone, Copy, ValueEnum, Debug)]
-pub enum Backend {
-    /// io_uring: cheapest, but not permitted everywhere
-    IoUring,
-    /// epoll: works everywhere
-    Epoll,
-}
-
-impl Backend {
-    /// Returns the value of `--backend`.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
-impl From<Backend> for BackendKind {
-    fn from(backend: Backend) -> BackendKind {
-        match backend {
-            Backend::IoUring => BackendKind::IoUring,
-            Backend::Epoll => BackendKind::Epoll,
-        }
-    }
 }
 
 fn variable(text: OsString) -> Result<Variable, &'static str> {

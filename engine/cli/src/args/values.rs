@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use iof_engine::{MAX_RANKS, MIN_CACHE_SIZE};
 use iof_output::MAX_KEPT_FILES;
 use iof_proto::{Channel, Channels, Rank};
@@ -82,6 +82,20 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Named<T> {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new((self.names)().into_iter().map(PossibleValue::new)))
     }
+}
+
+/// A word that an option takes, what shell completion tells of it, and its value.
+pub type Choice<T> = (&'static str, &'static str, T);
+
+/// Returns a parser of one of these words.
+pub fn choice<T: Copy + Send + Sync + 'static>(
+    choices: &'static [Choice<T>],
+) -> impl TypedValueParser<Value = T> {
+    let words = choices.iter().map(|(word, help, _)| PossibleValue::new(*word).help(*help));
+    PossibleValuesParser::new(words).try_map(|text| {
+        let found = choices.iter().find(|(word, ..)| *word == text);
+        found.map(|(.., value)| *value).ok_or("no such word")
+    })
 }
 
 /// Parses a list of output channels.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{EarlyEndPolicy, Ending, Engine, RankExit, Rendezvous};
+use iof_engine::{EarlyEndPolicy, Ending, Engine, Mpi, RankExit, Rendezvous};
 use iof_nodes::{AgentSocket, BrokenStream};
 use iof_proto::Nspace;
 use iof_remote::{Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, Template};
 use nix::sys::signal::Signal;
 
-use crate::args::{MpiChoice, RunArgs};
+use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::exits::listed;
 use crate::failures::MAX_FAILURE_LINES;
@@ -35,8 +35,8 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Resu
         }
     }
     let refused = [
-        (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),
-        (matches!(args.mpi, MpiChoice::Pmix), "--mpi pmix", "MPI programs start on one node only"),
+        (args.mpi == Mpi::Pmi1, "--mpi pmi1", "MPI programs start on one node only"),
+        (args.mpi == Mpi::Pmix, "--mpi pmix", "MPI programs start on one node only"),
         (
             outputs.names_host(),
             "%h or %N in the name of a file",

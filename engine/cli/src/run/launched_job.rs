@@ -118,7 +118,7 @@ fn start_elsewhere(
         env: environment::of_ranks(&args.nodes.host_env),
         cache_size: plan.config.cache_size,
         cache_total: plan.config.cache_total,
-        policy: args.drop.into(),
+        policy: args.drop,
         max_line,
         max_line_time: max_time,
         backend: plan.config.backend.map(|backend| backend.to_string()),

@@ -6,12 +6,12 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 
-use iof_engine::{App, Config, JobSpec, LaunchError, Pty, Rendezvous, needs_mpi};
+use iof_engine::{App, Config, JobSpec, LaunchError, Mpi, Policy, Pty, Rendezvous, needs_mpi};
 use iof_proto::{Nspace, Rank};
 use iof_remote::{Node, Template};
 
 use crate::app::apps;
-use crate::args::{Drop, MpiChoice, RunArgs};
+use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::guardian::{self, SELF};
 use crate::keyboard::window_size;
@@ -91,10 +91,10 @@ fn spec(args: &RunArgs, apps: Vec<App>) -> Result<JobSpec, Failure> {
     spec.kill_on_bad_exit = args.ending.kill_on_bad_exit();
     spec.kill_wait = args.ending.kill_wait;
     spec.timeout = args.ending.timeout;
-    spec.mpi = args.mpi.into();
+    spec.mpi = args.mpi;
     // libpmix listens for tools on a port that other users can reach, so they must be asked for.
-    spec.pmix_tools = matches!(args.mpi, MpiChoice::Pmix).then(|| SELF.into());
-    spec.binding = args.bind_to.into();
+    spec.pmix_tools = (args.mpi == Mpi::Pmix).then(|| SELF.into());
+    spec.binding = args.bind_to;
     Ok(spec)
 }
 
@@ -114,12 +114,11 @@ fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
         let missing = format!("--rendezvous-dir {}: no such directory", directory.display());
         return Err(Failure::Usage(format!("{missing}: create it with mode 0700")));
     }
-    config.backend = args.backend.map(Into::into);
+    config.backend = args.backend;
     config.cache_size = args.cache_size;
     config.cache_total = args.cache_total().map_err(Failure::Usage)?;
     // What the ranks of other nodes write is dropped there, if at all.
-    let drop = if has_nodes { Drop::None } else { args.drop };
-    config.policy = drop.into();
+    config.policy = if has_nodes { Policy::Block } else { args.drop };
     config.log = log::config()?;
     config.guardian = guardian::program();
     Ok(config)
