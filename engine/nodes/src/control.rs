@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use iof_proto::{Channel, Channels, Failure, JobSpec, Log, Policy, Rank, WindowSize};
+use iof_proto::{Channel, Channels, Failure, JobSpec, Log, Policy, Rank, Rendezvous, WindowSize};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -39,17 +39,6 @@ pub enum ControlError {
         /// The limit.
         limit: usize,
     },
-}
-
-/// Where tools find the engine of an agent on its node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AgentSocket {
-    /// Nowhere.
-    None,
-    /// In the node's default directory.
-    Default,
-    /// In this directory.
-    In(OsString),
 }
 
 /// The files to which an agent writes the output of its ranks.
@@ -93,8 +82,9 @@ pub struct NodeConfig {
     pub max_line_time: Option<Duration>,
     /// The name of the backend, if the user has chosen one.
     pub backend: Option<String>,
-    /// Where tools find the engine. A relative path is one of the front end's directory.
-    pub socket: AgentSocket,
+    /// The place at which tools find the engine, which is an agent in place of one of a session. A
+    /// relative path is one of the front end's directory.
+    pub rendezvous: Rendezvous,
     /// The files of the node, if it writes any.
     pub files: Option<NodeFiles>,
 }

@@ -35,8 +35,8 @@ mod link;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
-    AgentSocket, ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, StdinOutcome,
-    StdinRanks, ToAgent, ToFrontEnd, cut_text,
+    ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, StdinOutcome, StdinRanks, ToAgent,
+    ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey, first_header};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};

@@ -8,10 +8,10 @@ use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    AgentSocket, Bundle, Decoder, Frame, FrameError, HEADER, NodeConfig, RankTotal, Start, StdinRanks,
-    StreamKey, ToAgent, ToFrontEnd, cut_text, first_header,
+    Bundle, Decoder, Frame, FrameError, HEADER, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
+    ToFrontEnd, cut_text, first_header,
 };
-use iof_proto::{Channel, JobSpec, Policy, Rank};
+use iof_proto::{Channel, JobSpec, Policy, Rank, Rendezvous};
 use proptest::prelude::*;
 
 fn stream() -> impl Strategy<Value = StreamKey> {
@@ -203,7 +203,7 @@ fn messages_beyond_a_limit_are_not_sent() {
         max_line: 0,
         max_line_time: None,
         backend: None,
-        socket: AgentSocket::None,
+        rendezvous: Rendezvous::None,
         files: None,
     };
     for (ranks, is_sent) in

@@ -68,5 +68,6 @@ pub use push::{
 pub use query::{
     Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
 };
+pub use rendezvous::Rendezvous;
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

@@ -40,6 +40,7 @@ mod entries;
 mod list;
 mod listener;
 mod names;
+mod place;
 mod probe;
 mod search;
 mod stale;
@@ -48,6 +49,7 @@ use directory::Directory;
 pub use directory::DirectoryError;
 pub use list::{Listed, list};
 pub use listener::{AnnounceError, BindError, JobLink, Listener};
+pub use place::Rendezvous;
 pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, SearchNames, Target};
 
 /// The users that an engine serves. The level determines where tools find the engine.

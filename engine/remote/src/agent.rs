@@ -16,7 +16,6 @@ mod typed_keys;
 mod uplink;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -24,7 +23,7 @@ use std::{fmt, io};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_capture::reserve_stddiag_fd;
 use iof_engine::{Engine, Grant, Job, Signal};
-use iof_nodes::{AgentSocket, Start, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{Start, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
 use iof_proto::{Channel, Log, Nspace, Proc, Rank};
 use iof_tool::{AttachError, RequestError};
@@ -65,8 +64,8 @@ pub struct AgentStop(Sender<Input>);
 /// edge has ended. Blocks until then.
 ///
 /// A process may run several agents. The first of them has the socket for tools of its process: the
-/// others have none with [`AgentSocket::Default`](iof_nodes::AgentSocket), and refuse their job with
-/// [`AgentSocket::In`](iof_nodes::AgentSocket).
+/// others have none in the default directory, and refuse their job if the front end names another
+/// ([`Rendezvous`](iof_proto::Rendezvous)).
 ///
 /// # Errors
 /// The edge is lost, or the agent can't go on. The ranks have ended.
@@ -182,10 +181,7 @@ fn run_ranks(
     };
     let Start { spec, config } = start;
     let ranks = spec.local.clone().unwrap_or_default();
-    let directory = match &config.socket {
-        AgentSocket::In(directory) => Some(Path::new(directory)),
-        AgentSocket::None | AgentSocket::Default => None,
-    };
+    let directory = config.rendezvous.directory();
     match links.map(|links| links.listen(directory)).transpose() {
         Ok(address) => address.into_iter().for_each(|address| uplink.send(&ToFrontEnd::Link(address))),
         Err(failure) => return Ok(refuse(uplink, failure)),

@@ -78,7 +78,7 @@ pub enum RemoteStartError {
     /// Connections can't be replaced in this launch.
     #[error(
         "reattach needs a command for links (`Carriers::with_link`), and agents with sockets \
-         (`NodeConfig::socket`)"
+         (`NodeConfig::rendezvous`)"
     )]
     Reattach,
     /// A job was started with these nodes before.

@@ -14,9 +14,9 @@
 //! use std::sync::Arc;
 //! use std::thread;
 //!
-//! use iof_engine::{App, Config, Engine, Grant, JobSpec};
+//! use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! use iof_proto::{Channels, Proc, Rank};
-//! use iof_remote::{AgentSocket, Carriers, Launch, Node, NodeConnection, Nodes, agent};
+//! use iof_remote::{Carriers, Launch, Node, NodeConnection, Nodes, agent};
 //! use iof_tool::Pull;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@
 //! });
 //! // Both agents are in this process, which can have the socket of one.
 //! let mut launch = Launch::new(&spec, &carriers);
-//! launch.config.socket = AgentSocket::None;
+//! launch.config.rendezvous = Rendezvous::None;
 //! let job = nodes.start(&engine, &launch)?;
 //! while let Some(delivery) = tool.recv()? {
 //!     println!("{delivery:?}");
@@ -94,7 +94,7 @@ pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use follower::{NodeLost, RemoteEvent};
-pub use iof_nodes::{AgentSocket, BrokenEnd, BrokenStream, NodeConfig, NodeFiles, Start};
+pub use iof_nodes::{BrokenEnd, BrokenStream, NodeConfig, NodeFiles, Start};
 pub use nodes::{Nodes, RemoteJob};
 pub use remote::{Node, Remote};
 pub use start::{Launch, NodeEvents, StartStep};

@@ -7,11 +7,11 @@ use std::{env, fmt, mem};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
-    DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, KillOnBadExit, Mpi, Policy, Pty, Stdin, needs_mpi,
-    own_interaction,
+    DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, KillOnBadExit, Mpi, Policy, Pty, Rendezvous, Stdin,
+    needs_mpi, own_interaction,
 };
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{AgentSocket, NodeConfig, Start, ToFrontEnd};
+use iof_nodes::{NodeConfig, Start, ToFrontEnd};
 use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
 
@@ -82,7 +82,7 @@ impl<'a> Launch<'a> {
             max_line,
             max_line_time: max_time,
             backend: None,
-            socket: AgentSocket::Default,
+            rendezvous: Rendezvous::Agent(None),
             files: None,
         };
         Launch { spec, carriers, reattach: None, audience: Audience::Program, config }
@@ -151,7 +151,7 @@ impl Remote {
 
     /// Checks that connections can be replaced if they are to be.
     fn check_reattach(&self, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
-        let can_replace = launch.carriers.can_link() && launch.config.socket != AgentSocket::None;
+        let can_replace = launch.carriers.can_link() && launch.config.rendezvous != Rendezvous::None;
         if launch.reattach.is_some() && !can_replace {
             return Err(RemoteStartError::Reattach);
         }
@@ -268,8 +268,10 @@ impl Starts {
     fn of(launch: &Launch<'_>) -> Result<Starts, RemoteStartError> {
         let directory = env::current_dir().map_err(RemoteStartError::Directory)?;
         let mut start = Start { spec: launch.spec.clone(), config: launch.config.clone() };
-        if let AgentSocket::In(path) = &mut start.config.socket {
-            *path = directory.join(&*path).into();
+        if let Rendezvous::Session(path) | Rendezvous::Agent(path) | Rendezvous::System(path) =
+            &mut start.config.rendezvous
+        {
+            *path = path.take().map(|path| directory.join(path));
         }
         let spec = &mut start.spec;
         for app in &mut spec.apps {

@@ -14,8 +14,8 @@ use iof_engine::{
 };
 use iof_proto::{Channels, Info, Nspace, Proc, Rank, directive::key};
 use iof_remote::{
-    AgentError, AgentExit, AgentSocket, Carriers, Launch, Node, NodeConnection, Nodes, RemoteEvent,
-    RemoteJob, RemoteStartError, agent,
+    AgentError, AgentExit, Carriers, Launch, Node, NodeConnection, Nodes, RemoteEvent, RemoteJob,
+    RemoteStartError, agent,
 };
 use iof_tool::{Delivery, Pull, Push, Tool};
 use serde_json::Value;
@@ -64,7 +64,7 @@ impl Site {
 
     fn start(&self, spec: &JobSpec) -> Result<RemoteJob, RemoteStartError> {
         let mut launch = Launch::new(spec, &self.carriers);
-        launch.config.socket = AgentSocket::None;
+        launch.config.rendezvous = Rendezvous::None;
         self.nodes.start(&self.engine, &launch)
     }
 

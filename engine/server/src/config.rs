@@ -6,7 +6,7 @@ use std::time::Duration;
 use iof_capture::BackendKind;
 use iof_log::{MailServer, Order, Syslog};
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Directives, Failure, Info};
+use iof_proto::{Directives, Failure, Info, Rendezvous};
 use iof_shm_ring::Policy;
 use nix::libc;
 
@@ -175,26 +175,6 @@ pub struct LogConfig {
     /// Whether this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
     /// global one. Other engines connect to it as tools do, see [`ViaGateway`](crate::ViaGateway).
     pub gateway: bool,
-}
-
-/// The place at which tools find an engine (RFC0001, RFC0010), see [`iof_proto::rendezvous`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rendezvous {
-    /// No rendezvous point: only the embedding process can attach.
-    None,
-    /// An engine of the user's session, which tools find by pid or by the name of a job. The
-    /// directory is this one or, if `None`, the user's own one below PMIX_SERVER_TMPDIR, TMPDIR,
-    /// TEMP, TMP or /tmp.
-    Session(Option<PathBuf>),
-    /// An engine that runs the ranks of one node of a job, and whose front end is elsewhere. Tools
-    /// find it by its pid, or if no engine of a session matches what they search for. The directory
-    /// is chosen as that of a session.
-    Agent(Option<PathBuf>),
-    /// The system-level engine of the node, which tools prefer to engines of sessions. The
-    /// directory is this one or, if `None`, PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP or /tmp. Every
-    /// user may connect, but only tools of the engine's user and of root are approved unless the
-    /// [`Host`](crate::Host) approves others.
-    System(Option<PathBuf>),
 }
 
 #[cfg(test)]

@@ -324,12 +324,12 @@ impl Drop for Notifier<'_> {
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
     use iof_capture::StreamAnswer;
-    use iof_proto::{App, Channels, JobSpec, Nspace, Proc};
+    use iof_proto::{App, Channels, JobSpec, Nspace, Proc, Rendezvous};
     use iof_tool::{BatchReader, Pull};
 
     use super::*;
 
-    use crate::config::{Config, Rendezvous};
+    use crate::config::Config;
     use crate::engine::Engine;
     use crate::grant::Grant;
     use crate::host::Standalone;

@@ -9,13 +9,13 @@ use std::{fmt, io, mem};
 use iof_capture::{
     BackendKind, Capture, Event, Guardian, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
-use iof_proto::Nspace;
 use iof_proto::rendezvous::{AnnounceError, JobLink, Level, Listener};
+use iof_proto::{Nspace, Rendezvous};
 use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderPage};
 use iof_tool::{AttachError, LocalRings, Tool};
 use nix::unistd::geteuid;
 
-use crate::config::{Config, Rendezvous};
+use crate::config::Config;
 use crate::control::{Control, FIRST_PEER};
 use crate::core::Core;
 use crate::core::limits::Limits;

@@ -93,7 +93,6 @@ pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
     Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE,
-    Rendezvous,
 };
 pub use early_end::{
     EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE,
@@ -112,7 +111,7 @@ pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
     channel_name as log_channel_name,
 };
-pub use iof_proto::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi};
+pub use iof_proto::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi, Rendezvous};
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;
 pub use plan::own_interaction;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam::channel::Sender;
 use iof_engine::{EarlyEndPolicy, Ending, Engine, Mpi, RankExit, Rendezvous};
-use iof_nodes::{AgentSocket, BrokenStream};
+use iof_nodes::BrokenStream;
 use iof_proto::Nspace;
 use iof_remote::{Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, Template};
 use nix::sys::signal::Signal;
@@ -162,15 +162,6 @@ pub fn follow(
         });
     };
     remote.follow(events, policy, engine, report).map_err(Failure::running)
-}
-
-/// Returns where tools find the agents.
-pub fn agent_socket(rendezvous: &Rendezvous) -> AgentSocket {
-    match rendezvous {
-        Rendezvous::Session(None) => AgentSocket::Default,
-        Rendezvous::Session(Some(directory)) => AgentSocket::In(directory.clone().into()),
-        _ => AgentSocket::None,
-    }
 }
 
 /// Returns the line about a node that is lost.

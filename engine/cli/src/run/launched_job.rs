@@ -122,7 +122,7 @@ fn start_elsewhere(
         max_line,
         max_line_time: max_time,
         backend: plan.config.backend.map(|backend| backend.to_string()),
-        socket: launch::agent_socket(&plan.config.rendezvous),
+        rendezvous: plan.config.rendezvous.clone(),
         files: outputs.node_files(args.give_up)?,
     };
     let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());

@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use iof_engine::{App, JobSpec, Policy};
+use iof_engine::{App, JobSpec, Policy, Rendezvous};
 use iof_nodes::limits::MAX_WINDOW;
 use iof_nodes::{
-    AgentSocket, Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal,
-    Start, ToAgent, ToFrontEnd,
+    Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal, Start,
+    ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -195,9 +195,8 @@ impl LinkedFront {
     /// Starts an agent, which is then ready to start rank 0 with this script.
     pub fn start(site: &Site, script: &str) -> LinkedFront {
         let mut front = LinkedFront::greet();
-        let socket = AgentSocket::In(site.path().into());
         let mut start = start(script, 0);
-        start.config.socket = socket;
+        start.config.rendezvous = Rendezvous::Agent(Some(site.path().into()));
         front.send(&ToAgent::Start(start.into()));
         let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
         assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
@@ -289,7 +288,7 @@ pub fn start(script: &str, max_line_time: u64) -> Start {
         max_line: 64 << 10,
         max_line_time: Some(Duration::from_millis(max_line_time)),
         backend: None,
-        socket: AgentSocket::None,
+        rendezvous: Rendezvous::None,
         files: None,
     };
     Start { spec, config }

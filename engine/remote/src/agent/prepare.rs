@@ -1,11 +1,10 @@
 //! What a front end asks an agent to start: the engine, the job, and the readers of its output.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_engine::{BackendKind, Engine, JobSpec, Rendezvous, StartError, Stdin};
-use iof_nodes::{AgentSocket, Start};
+use iof_nodes::Start;
 use iof_proto::Rank;
 use nix::unistd::gethostname;
 
@@ -31,14 +30,13 @@ pub(super) fn prepare(
     config.cache_size = node.cache_size;
     config.cache_total = node.cache_total;
     config.policy = node.policy;
-    config.rendezvous = match &node.socket {
-        AgentSocket::None => Rendezvous::None,
-        AgentSocket::Default => Rendezvous::Agent(None),
-        AgentSocket::In(directory) => Rendezvous::Agent(Some(PathBuf::from(directory))),
+    config.rendezvous = match &node.rendezvous {
+        Rendezvous::Session(directory) => Rendezvous::Agent(directory.clone()),
+        other => other.clone(),
     };
     let engine = match Engine::start_with(config.clone(), Arc::<AgentHost>::clone(host)) {
         // The environment of another node may name a directory that this node does not have.
-        Err(StartError::Rendezvous(error)) if node.socket == AgentSocket::Default => {
+        Err(StartError::Rendezvous(error)) if config.rendezvous == Rendezvous::Agent(None) => {
             let name = gethostname().unwrap_or_default();
             hooks.warn(&format!("tools cannot attach on {}: {error}", name.display()));
             config.rendezvous = Rendezvous::None;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use iof_nodes::{
-    AgentSocket, Decoder, Frame, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey,
-    ToAgent, ToFrontEnd, window,
+    Decoder, Frame, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
+    ToFrontEnd, window,
 };
-use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank};
+use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
 
 use super::NodeSet;
 use super::agent::{Agent, Pipes};
@@ -228,7 +228,7 @@ impl Front {
             max_line: 1,
             max_line_time: Some(Duration::ZERO),
             backend: None,
-            socket: AgentSocket::None,
+            rendezvous: Rendezvous::None,
             files: None,
         };
         self.send(node, &ToAgent::Start(Box::new(Start { spec, config })));
