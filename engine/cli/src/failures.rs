@@ -2,12 +2,10 @@
 //! one that ended the job, and one for all others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, RankExit, Signal};
 use iof_proto::{Channel, Nspace, Rank};
-use iof_remote::Node;
 use nix::libc;
 use nix::unistd::gethostname;
 
@@ -35,8 +33,6 @@ const DUMPING: [i32; 10] = [
 pub struct Failures {
     nspace: Nspace,
     host: String,
-    /// The other nodes with their ranks.
-    nodes: Arc<[Node]>,
     /// The job's time limit.
     timeout: Option<Duration>,
     /// The number of lines about one rank so far.
@@ -53,12 +49,11 @@ pub struct Failures {
 }
 
 impl Failures {
-    pub fn new(nspace: Nspace, nodes: Arc<[Node]>, timeout: Option<Duration>) -> Failures {
+    pub fn new(nspace: Nspace, timeout: Option<Duration>) -> Failures {
         let host = gethostname().map_or_else(|_| "unknown host".into(), |name| name.to_string_lossy().into());
         Failures {
             nspace,
             host,
-            nodes,
             timeout,
             lines: 0,
             others: BTreeMap::new(),
@@ -110,9 +105,8 @@ impl Failures {
     }
 
     fn name_of(&self, rank: &RankExit) -> String {
-        let RankExit { rank, pid, executable, .. } = rank;
-        let node = self.nodes.iter().find(|node| node.ranks.contains(rank));
-        let host = node.map_or(&self.host, |node| &node.host);
+        let RankExit { rank, pid, executable, host, .. } = rank;
+        let host = host.as_ref().unwrap_or(&self.host);
         format!("job {}: rank {rank} ({executable}, pid {pid} on {host})", self.nspace)
     }
 
@@ -240,16 +234,13 @@ mod tests {
 
     fn failures() -> Failures {
         let nspace = Nspace::new("demo").unwrap();
-        Failures {
-            host: "node1".into(),
-            ..Failures::new(nspace, Arc::default(), Some(Duration::from_secs(90)))
-        }
+        Failures { host: "node1".into(), ..Failures::new(nspace, Some(Duration::from_secs(90))) }
     }
 
     /// Returns the end of a rank with a status as wait(2) returns it.
     fn ended(rank: u32, status: i32, requested: bool) -> RankExit {
         let exit = Exit::Status(ExitStatus::from_raw(status));
-        RankExit { rank: Rank(rank), exit, pid: 77, executable: "./solver".into(), requested }
+        RankExit { rank: Rank(rank), exit, pid: 77, executable: "./solver".into(), host: None, requested }
     }
 
     #[test]

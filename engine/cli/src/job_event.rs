@@ -1,6 +1,5 @@
 //! The events that `iof run` waits for, and how long it waits for ranks and output at their end.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use iof_engine::{Ending, JobStatus, Remedy};
@@ -21,7 +20,7 @@ pub const GRACE: Duration = Duration::from_secs(2);
 /// An event that `iof run` waits for.
 pub enum JobEvent {
     Signal(ReceivedSignal),
-    /// A rank has exited, or the engine ends the job early.
+    /// A rank has exited, a node is lost, or the engine ends the job early.
     Ending(Ending),
     /// Every rank has exited.
     Exited(JobStatus),
@@ -35,11 +34,6 @@ pub enum JobEvent {
     },
     /// This rank does not fill the screen of the command's terminal any more.
     ScreenClosed(Rank),
-    /// A node is lost with these ranks, as the line tells.
-    NodeLost {
-        ranks: BTreeSet<Rank>,
-        line: String,
-    },
     /// The push of the command's stdin.
     Stdin(StdinEvent),
     /// One of the command's outputs has ended.

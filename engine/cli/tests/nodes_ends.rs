@@ -463,7 +463,7 @@ fn iof_kill_signals_all_or_some_ranks_on_other_nodes() {
     assert_eq!(kill(&["demo", "USR1", "--rank", "1"]).code, 0);
     assert_eq!(lines(1), "[1]<stdout>: got it\n");
     let done = kill(&["demo", "--rank", "7"]);
-    assert_eq!((done.code, done.stderr.as_str()), (1, "iof: no selected rank of job demo is running\n"));
+    assert_eq!((done.code, done.stderr.as_str()), (2, "iof: job demo has no rank 7\n"));
     assert_eq!(kill(&["demo"]).code, 0);
     assert_eq!(run.wait(), 0);
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::{env, error::Error, io, process};
 
-use iof::nodes::{Carriers, Launch, Node, NodeConnection, Nodes, Template, agent, shell_word};
+use iof::nodes::{Carriers, Launch, Node, NodeConnection, RemoteJob, Template, agent, shell_word};
 use iof::prelude::*;
 
 fn main() -> ExitCode {
@@ -38,8 +38,7 @@ fn launch() -> Result<ExitCode, Box<dyn Error>> {
     let app = App::new(program, args).ranks(2 * u32::try_from(nodes.len())?);
     let spec = JobSpec::new(nspace.clone(), vec![app]);
 
-    let nodes = Arc::new(Nodes::new(nodes));
-    let engine = Arc::new(Engine::start_with(Config::default(), Arc::<Nodes>::clone(&nodes))?);
+    let engine = Arc::new(Engine::start(Config::default())?);
     // As on one node, the reader attaches before the first byte, and the ranks wait for it.
     let mut tool = engine.attach("nodes", Grant::Block)?;
     tool.pull(&Pull::new(vec![Proc::all(nspace)], Channels::STDOUT | Channels::STDERR))?;
@@ -49,10 +48,11 @@ fn launch() -> Result<ExitCode, Box<dyn Error>> {
     command.push(shell_word(env::current_exe()?.as_os_str()));
     command.push(" agent");
     let carriers = Carriers::command(Template::new(&template)?, command);
-    let job = nodes.start(&engine, &Launch::new(&spec, &carriers))?;
+    let launch = Launch::new(&spec, &carriers);
+    let RemoteJob { job, .. } = launch.start(&engine, &nodes, &mut |_| false, |_, _| {})?;
     let printed = printer.join();
     if printed.is_err() {
-        job.ranks().signal(Signal::TERM);
+        job.signal(Signal::TERM);
     }
     let status = job.wait();
     printed?;

@@ -208,8 +208,6 @@ pub enum ToFrontEnd {
         rank: Rank,
         /// The status as wait(2) returns it; `None` if it is unknown.
         status: Option<i32>,
-        /// The executable.
-        executable: String,
         /// The rank ended because of a signal of the front end.
         requested: bool,
     },
@@ -302,7 +300,6 @@ impl Message for ToFrontEnd {
         match self {
             ToFrontEnd::Failed { reason: text, .. }
             | ToFrontEnd::FilesWritten { failure: Some(text), .. }
-            | ToFrontEnd::Exited { executable: text, .. }
             | ToFrontEnd::Cost { backend: text, .. }
             | ToFrontEnd::StdinTaken {
                 outcome: StdinOutcome::Failed(Failure { reason: text, .. }), ..

@@ -232,7 +232,7 @@ impl World {
             if self.sources.values().all(|source| source.ended) && !self.front.is_over() {
                 for rank in FIRST..FIRST + RANKS {
                     let (rank, status) = (Rank(rank), Some(0));
-                    self.tell(&ToFrontEnd::Exited { rank, status, executable: "a".into(), requested: false });
+                    self.tell(&ToFrontEnd::Exited { rank, status, requested: false });
                 }
                 self.tell(&ToFrontEnd::Over { cut_off: Vec::new() });
             }
@@ -336,7 +336,7 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
     let other = StreamKey { rank: Rank(FIRST + 1), ..stream };
     let record = |stream, offset, bytes| Frame::Record { stream, offset, time: 0, bytes };
-    let exit = |rank| ToFrontEnd::Exited { rank, status: None, executable: "a".into(), requested: false };
+    let exit = |rank| ToFrontEnd::Exited { rank, status: None, requested: false };
     let control = |message: ToFrontEnd| message.frame().unwrap()[HEADER..].to_vec();
     let over = control(ToFrontEnd::Over { cut_off: Vec::new() });
     let stranger = control(exit(Rank(FIRST + 1)));
@@ -393,7 +393,7 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
         for channel in CHANNELS {
             receive(&mut front, Frame::End { stream: StreamKey { rank, channel }, produced: 0 }).unwrap();
         }
-        let exited = ToFrontEnd::Exited { rank, status: Some(0), executable: "a".into(), requested: false };
+        let exited = ToFrontEnd::Exited { rank, status: Some(0), requested: false };
         send(&mut front, exited).unwrap();
     }
     let cost = || ToFrontEnd::Cost { user: 1, system: 1, backend: "epoll".into() };

@@ -18,8 +18,8 @@ pub enum NodeEvent {
         reason: String,
         broken: BrokenEnd,
     },
-    /// The ranks of all nodes were sent this signal.
-    Signalled(Signal),
+    /// The ranks of the node were sent SIGKILL.
+    Killed,
 }
 
 /// An event of the node with this number.

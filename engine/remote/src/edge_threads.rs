@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Instant;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, Signal};
+use iof_engine::{Engine, Node, Signal};
 use iof_nodes::{
     Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text, window,
 };
@@ -21,7 +21,7 @@ use crate::edge::{Edge, FrameSender, NodeEvent, NumberedEvent};
 use crate::greeting::skip_greeting;
 use crate::link::CarrierNumber;
 use crate::reattach::{Down, LinkedEdge};
-use crate::remote::{Node, Remote};
+use crate::remote::Remote;
 use crate::thread::{NoThread, start_thread};
 
 /// The free memory that the allocator keeps for records, in bytes: those of a window of both

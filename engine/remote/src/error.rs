@@ -3,6 +3,7 @@
 use std::io;
 
 use iof_capture::{TooFewFiles, TooFewMaps};
+use iof_engine::LaunchError;
 use iof_nodes::ControlError;
 use iof_proto::Rank;
 
@@ -81,9 +82,9 @@ pub enum RemoteStartError {
          (`NodeConfig::rendezvous`)"
     )]
     Reattach,
-    /// A job was started with these nodes before.
-    #[error("a job was started with these nodes before: create other `Nodes` for each job")]
-    StartedBefore,
+    /// The engine can't have the job.
+    #[error(transparent)]
+    Job(#[from] LaunchError),
     /// The caller has interrupted the start.
     #[error("the start was interrupted")]
     Interrupted,

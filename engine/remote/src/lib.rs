@@ -1,7 +1,6 @@
 //! Jobs on several nodes, for launchers that embed the engine.
 //!
-//! The *front end* is the process of the launcher. [`Nodes`] is the host of its engine. Each node
-//! has an agent ([`agent()`]), a process with an engine of its own, which runs the ranks of that
+//! The *front end* is the process of the launcher. Each node has an agent ([`agent()`]), a process with an engine of its own, which runs the ranks of that
 //! node. The agents' output goes into the rings of the front end's engine, so readers, printers and
 //! tools there see all ranks as on one node. Pushes of stdin, signals and queries go to the nodes.
 //!
@@ -16,13 +15,13 @@
 //!
 //! use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! use iof_proto::{Channels, Proc, Rank};
-//! use iof_remote::{Carriers, Launch, Node, NodeConnection, Nodes, agent};
+//! use iof_remote::{Carriers, Launch, Node, NodeConnection, RemoteJob, agent};
 //! use iof_tool::Pull;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let node = |host: &str, rank| Node { host: host.into(), ranks: [Rank(rank)].into() };
-//! let nodes = Arc::new(Nodes::new([node("a", 0), node("b", 1)]));
-//! let engine = Arc::new(Engine::start_with(Config::default(), Arc::<Nodes>::clone(&nodes))?);
+//! let nodes = [node("a", 0), node("b", 1)];
+//! let engine = Arc::new(Engine::start(Config::default())?);
 //!
 //! let hello = App::new("sh", ["-c", "echo hello from rank $IOF_RANK"]).ranks(2);
 //! let spec = JobSpec::new("demo".parse()?, vec![hello]);
@@ -40,7 +39,7 @@
 //! // Both agents are in this process, which can have the socket of one.
 //! let mut launch = Launch::new(&spec, &carriers);
 //! launch.config.rendezvous = Rendezvous::None;
-//! let job = nodes.start(&engine, &launch)?;
+//! let RemoteJob { job, .. } = launch.start(&engine, &nodes, &mut |_| false, |_, _| {})?;
 //! while let Some(delivery) = tool.recv()? {
 //!     println!("{delivery:?}");
 //! }
@@ -61,9 +60,8 @@
 //! | `link` | an edge whose carrier may be replaced: what its threads share |
 //! | `reattach` | the search for carriers that replace others |
 //! | `start` | the start of all agents and ranks |
-//! | `nodes` | the host of an engine whose ranks run on other nodes |
-//! | `remote` | the ranks on all nodes: signals, stdin, queries |
-//! | `follower` | the exits of the ranks, lost nodes, and the end of the job |
+//! | `remote` | the nodes of a job, and the engine's requests to them |
+//! | `follower` | the reports of the nodes to the engine, lost nodes, and the end of the job |
 //! | `environment` | the variables of this process that ranks on other nodes have |
 //! | `agent` | the agent of a node |
 //! | `cost` | what forwarding has cost the agents |
@@ -79,7 +77,6 @@ mod error;
 mod follower;
 mod greeting;
 mod link;
-mod nodes;
 mod reattach;
 mod remote;
 mod start;
@@ -93,9 +90,8 @@ pub use carrier::{EmptyTemplate, MAX_STARTS, SRUN, SSH, Template, shell_word};
 pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
-pub use follower::{NodeLost, RemoteEvent};
-pub use iof_nodes::{BrokenEnd, BrokenStream, NodeConfig, NodeFiles, Start};
-pub use nodes::{Nodes, RemoteJob};
-pub use remote::{Node, Remote};
-pub use start::{Launch, NodeEvents, StartStep};
+pub use iof_engine::{Node, NodeLost};
+pub use iof_nodes::{NodeConfig, NodeFiles, Start};
+pub use remote::{RemoteJob, check};
+pub use start::{Launch, StartStep};
 pub use thread::NoThread;

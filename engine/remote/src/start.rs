@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fmt, mem};
+use std::{env, mem};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
-    DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, KillOnBadExit, Mpi, Policy, Pty, Rendezvous, Stdin,
-    needs_mpi, own_interaction,
+    DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Mpi, Node, Policy, Pty,
+    Rendezvous, Stdin, needs_mpi, own_interaction,
 };
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{NodeConfig, Start, ToFrontEnd};
+use iof_nodes::{NodeConfig, Start, ToAgent, ToFrontEnd};
 use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
 
@@ -20,9 +20,10 @@ use crate::carriers::Carriers;
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
 use crate::environment;
 use crate::error::RemoteStartError;
+use crate::follower::FilesCallback;
 use crate::link::DRAIN_LIMIT;
 use crate::reattach::Reattach;
-use crate::remote::{Node, RankInfo, Remote};
+use crate::remote::Remote;
 
 /// The interval at which the caller is asked while agents start.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
@@ -61,13 +62,6 @@ pub enum StartStep {
     Ranks,
 }
 
-/// The events of a job whose ranks run.
-pub struct NodeEvents {
-    pub(crate) queue: Receiver<NumberedEvent>,
-    /// Events that arrived before all ranks were started.
-    pub(crate) early: Vec<NumberedEvent>,
-}
-
 impl<'a> Launch<'a> {
     /// Returns the launch of a job with the defaults of `iof run`: ranks have the variables of this
     /// process ([`environment::of_ranks`]), a node is lost with its connection, and nothing is
@@ -89,39 +83,37 @@ impl<'a> Launch<'a> {
     }
 }
 
-impl fmt::Debug for NodeEvents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeEvents").finish_non_exhaustive()
-    }
-}
-
 impl Remote {
-    /// Starts all agents and, when all of them are ready, all ranks. Meanwhile `is_interrupted` is
-    /// called several times a second.
+    /// Starts all agents and, when all of them are ready, all ranks. Follows the nodes then.
     ///
     /// # Errors
-    /// A node can't start its ranks, or `is_interrupted` has returned `true`. No rank runs on.
-    pub fn start(
+    /// As [`Launch::start`].
+    pub(crate) fn start(
         self: &Arc<Self>,
         launch: &Launch<'_>,
         engine: &Arc<Engine>,
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
-    ) -> Result<NodeEvents, RemoteStartError> {
+        files: FilesCallback,
+    ) -> Result<Job, RemoteStartError> {
         self.check_ranks(launch.spec)?;
         self.check_reattach(launch)?;
         let starts = Starts::of(launch)?;
-        self.note_ranks(launch.spec);
+        let job = engine.begin_on_nodes(launch.spec, &self.nodes, Arc::<Remote>::clone(self))?;
+        let job = self.job.get_or_init(|| job).clone();
         let (events, queue) = unbounded();
-        let started = self.start_agents((launch, &starts), engine, (&events, &queue), is_interrupted);
+        self.state().events = Some(events.clone());
+        let started = self
+            .start_agents((launch, &starts), engine, (&events, &queue), is_interrupted)
+            .and_then(|early| Ok(self.follow(&job, (early, queue), engine, files)?));
         if started.is_err() {
             // Agents end their ranks when their edges end.
             let edges: Vec<Edge> = self.state().edges.iter_mut().filter_map(Option::take).collect();
             edges.iter().for_each(Edge::end_carrier);
             let deadline = Instant::now() + DRAIN_LIMIT;
             edges.iter().flat_map(|edge| &edge.linked).for_each(|linked| linked.link.drain(deadline));
+            engine.withdraw_from_nodes(&job);
         }
-        self.state().events = Some(events);
-        started.map(|early| NodeEvents { queue, early })
+        started.map(|()| job)
     }
 
     /// Checks what would otherwise be found on the nodes, or not at all.
@@ -158,6 +150,7 @@ impl Remote {
         Ok(())
     }
 
+    /// Returns the events that arrived before all ranks were started, and concern those that were.
     fn start_agents(
         self: &Arc<Self>,
         (launch, starts): (&Launch<'_>, &Starts),
@@ -198,7 +191,7 @@ impl Remote {
                 NodeEvent::Message(ToFrontEnd::Ready) => {
                     ready = ready.saturating_add(1);
                     if ready == self.nodes.len() {
-                        self.let_go();
+                        self.send_all(&ToAgent::Go);
                     }
                 }
                 NodeEvent::Message(ToFrontEnd::Started { .. }) => started = started.saturating_add(1),
@@ -241,27 +234,6 @@ impl Remote {
             _ => Ok(()),
         }
     }
-
-    /// Notes the ranks that are to be started, so that their hosts are known before their output.
-    fn note_ranks(&self, spec: &JobSpec) {
-        let nodes = self.nodes.iter().enumerate();
-        let ranks = nodes.flat_map(|(number, node)| node.ranks.iter().map(move |rank| (*rank, number)));
-        let info = |(rank, node): (Rank, usize)| {
-            (rank, RankInfo { node, pid: 0, exit: None, executable: executable(spec, rank.0) })
-        };
-        self.state().ranks = ranks.map(info).collect();
-    }
-}
-
-/// Returns the program of a rank, as the user wrote it.
-fn executable(spec: &JobSpec, rank: u32) -> String {
-    let mut end = 0u32;
-    let mut apps = spec.apps.iter();
-    let app = apps.find(|app| {
-        end = end.saturating_add(app.nprocs);
-        rank < end
-    });
-    app.map(|app| app.program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl Starts {

@@ -10,12 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use iof_engine::{
-    App, Config, Engine, Grant, JobSpec, KillOnBadExit, Mpi, ProcessGroup, Pty, Rendezvous, Stdin, WindowSize,
+    App, Config, Ending, Engine, Grant, JobSpec, KillOnBadExit, LaunchError, Mpi, ProcessGroup, Pty,
+    Rendezvous, Stdin, WindowSize,
 };
 use iof_proto::{Channels, Info, Nspace, Proc, Rank, directive::key};
 use iof_remote::{
-    AgentError, AgentExit, Carriers, Launch, Node, NodeConnection, Nodes, RemoteEvent, RemoteJob,
-    RemoteStartError, agent,
+    AgentError, AgentExit, Carriers, Launch, Node, NodeConnection, RemoteJob, RemoteStartError, agent,
 };
 use iof_tool::{Delivery, Pull, Push, Tool};
 use serde_json::Value;
@@ -25,7 +25,7 @@ type Exits = mpsc::Receiver<Result<AgentExit, AgentError>>;
 
 /// Two nodes with two ranks each, and their agents.
 struct Site {
-    nodes: Arc<Nodes>,
+    nodes: [Node; 2],
     engine: Arc<Engine>,
     carriers: Carriers,
     /// A handle of the front end's end of each connection, by host.
@@ -37,9 +37,8 @@ impl Site {
     fn new() -> Site {
         let node =
             |host: &str, first| Node { host: host.into(), ranks: [Rank(first), Rank(first + 1)].into() };
-        let nodes = Arc::new(Nodes::new([node("a", 0), node("b", 2)]));
-        let config = Config::new(Rendezvous::None);
-        let engine = Arc::new(Engine::start_with(config, Arc::<Nodes>::clone(&nodes)).unwrap());
+        let nodes = [node("a", 0), node("b", 2)];
+        let engine = Arc::new(Engine::start(Config::new(Rendezvous::None)).unwrap());
         let (sockets, (exited, exits)) = (Arc::<Mutex<BTreeMap<_, _>>>::default(), mpsc::channel());
         let kept = Arc::clone(&sockets);
         let carriers = Carriers::connections(move |host| {
@@ -65,7 +64,7 @@ impl Site {
     fn start(&self, spec: &JobSpec) -> Result<RemoteJob, RemoteStartError> {
         let mut launch = Launch::new(spec, &self.carriers);
         launch.config.rendezvous = Rendezvous::None;
-        self.nodes.start(&self.engine, &launch)
+        launch.start(&self.engine, &self.nodes, &mut |_| false, |_, _| {})
     }
 
     /// Blocks until both agents have ended, and returns how.
@@ -101,7 +100,7 @@ fn read(tool: &mut Tool) -> BTreeMap<u32, (Vec<u8>, Option<u64>)> {
 fn all_output_and_the_exit_code_arrive_without_a_carrier_and_the_agents_end() {
     let (site, spec) = (Site::new(), job("seq 20000; echo $IOF_RANK; exit $((IOF_RANK / 3 * 5))"));
     let mut tool = site.reader(&spec);
-    let job = site.start(&spec).unwrap();
+    let job = site.start(&spec).unwrap().job;
     let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
     let expected = |rank: u32| (rank, (format!("{numbers}{rank}\n").into_bytes(), None));
     assert!(read(&mut tool) == (0..4).map(expected).collect(), "output differs");
@@ -114,7 +113,7 @@ fn a_push_reaches_the_ranks_of_both_nodes_and_their_output_comes_back() {
     let (site, mut spec) = (Site::new(), job("cat"));
     spec.stdin = (0..4).map(|rank| (Rank(rank), Stdin::Pipe)).collect();
     let mut tool = site.reader(&spec);
-    let job = site.start(&spec).unwrap();
+    let job = site.start(&spec).unwrap().job;
     let mut pusher = site.engine.attach("pusher", Grant::Never).unwrap();
     let targets = vec![Proc::all(spec.nspace.clone())];
     for (bytes, is_end) in [(b"ping\n".as_slice(), false), (b"", true)] {
@@ -131,7 +130,7 @@ fn a_connection_that_is_cut_loses_its_node_and_ends_the_job() {
     let (site, mut spec) = (Site::new(), job("echo $IOF_RANK; exec sleep 1000"));
     spec.kill_on_bad_exit = KillOnBadExit::Signal;
     let mut tool = site.reader(&spec);
-    let job = site.start(&spec).unwrap();
+    let job = site.start(&spec).unwrap().job;
     // Each rank has written before the cut.
     let mut lines = 0;
     while lines < 4 {
@@ -143,9 +142,9 @@ fn a_connection_that_is_cut_loses_its_node_and_ends_the_job() {
     let broken = read(&mut tool);
     assert!(broken[&2].1.is_some() && broken[&3].1.is_some(), "{broken:?}");
     let lost: Vec<String> = job
-        .events()
-        .filter_map(|event| match event {
-            RemoteEvent::NodeLost(lost) => Some(lost.host),
+        .endings()
+        .filter_map(|ending| match ending {
+            Ending::NodeLost(lost) => Some(lost.host),
             _ => None,
         })
         .collect();
@@ -160,10 +159,13 @@ fn a_connection_that_is_cut_loses_its_node_and_ends_the_job() {
 fn a_host_that_cannot_be_reached_is_named_and_the_agent_of_the_other_one_ends() {
     let (mut site, spec) = (Site::new(), job("true"));
     let node = |host: &str, first| Node { host: host.into(), ranks: [Rank(first), Rank(first + 1)].into() };
-    site.nodes = Arc::new(Nodes::new([node("a", 0), node("unreachable", 2)]));
+    site.nodes = [node("a", 0), node("unreachable", 2)];
     let error = site.start(&spec).unwrap_err();
     assert!(matches!(&error, RemoteStartError::Carrier { host, .. } if host == "unreachable"), "{error}");
     assert!(matches!(site.exits.recv().unwrap(), Ok(AgentExit::Unstarted)));
+    // The name is free again.
+    site.nodes[1].host = "b".into();
+    assert_eq!(site.start(&spec).unwrap().job.wait().code(), 0);
 }
 
 #[test]
@@ -188,7 +190,7 @@ fn run(spec: &JobSpec, on_nodes: bool) -> Result<(BTreeMap<u32, String>, i32), R
     let there = if on_nodes { Some(site.start(spec)?) } else { None };
     let output = read(&mut tool).into_iter();
     let output = output.map(|(rank, (bytes, _))| (rank, String::from_utf8(bytes).unwrap())).collect();
-    let code = here.map(|job| job.wait().code()).or(there.map(|job| job.wait().code()));
+    let code = here.map(|job| job.wait().code()).or(there.map(|remote| remote.job.wait().code()));
     Ok((output, code.unwrap()))
 }
 
@@ -259,25 +261,27 @@ fn check_field(field: &str) {
 fn connections_are_not_replaced_so_reattach_is_refused_before_an_agent_starts() {
     let (site, spec) = (Site::new(), job("true"));
     let launch = Launch { reattach: Some(Duration::from_secs(1)), ..Launch::new(&spec, &site.carriers) };
-    assert!(matches!(site.nodes.start(&site.engine, &launch), Err(RemoteStartError::Reattach)));
+    let started = launch.start(&site.engine, &site.nodes, &mut |_| false, |_, _| {});
+    assert!(matches!(started, Err(RemoteStartError::Reattach)));
     assert!(site.sockets.lock().unwrap().is_empty());
 }
 
 #[test]
-fn a_second_job_on_the_same_nodes_is_refused_and_the_first_goes_on() {
-    let (site, mut spec) = (Site::new(), job("read line; echo $line"));
+fn two_jobs_run_on_the_same_nodes_and_one_of_a_taken_name_is_refused() {
+    let (site, mut spec) = (Site::new(), job("read line && echo $line || { echo; exit 1; }"));
     spec.stdin = [(Rank(0), Stdin::Pipe)].into();
     let mut tool = site.reader(&spec);
-    let job = site.start(&spec).unwrap();
-    for nspace in ["test", "other"] {
-        let mut second = spec.clone();
-        second.nspace = Nspace::new(nspace).unwrap();
-        assert!(matches!(site.start(&second), Err(RemoteStartError::StartedBefore)));
-    }
+    let first = site.start(&spec).unwrap().job;
+    let taken = site.start(&spec);
+    assert!(matches!(taken, Err(RemoteStartError::Job(LaunchError::NameTaken(_)))));
+    let mut other = spec.clone();
+    other.nspace = Nspace::new("other").unwrap();
+    other.stdin.clear();
+    assert_eq!(site.start(&other).unwrap().job.wait().code(), 1);
     let mut pusher = site.engine.attach("pusher", Grant::Never).unwrap();
     let targets = vec![Proc { nspace: spec.nspace.clone(), rank: Rank(0) }];
     pusher.push(&Push { targets, directives: Vec::new() }, b"first\n", |_: &_| {}).unwrap();
     let output = read(&mut tool);
     assert_eq!((output[&0].0.as_slice(), output[&1].0.as_slice()), (&b"first\n"[..], &b"\n"[..]));
-    assert_eq!(job.wait().code(), 0);
+    assert_eq!(first.wait().code(), 1);
 }

@@ -243,6 +243,7 @@ impl Engine {
                 directives: &directives,
                 elsewhere,
                 launching,
+                nodes: &[],
             })
             .ok_or(AdoptError::NameTaken(nspace))?;
         let numbers = running_ranks.iter().map(|(running, _)| running.rank);

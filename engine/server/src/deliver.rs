@@ -158,6 +158,7 @@ impl Engine {
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
         let ended = self.tables.lock().end_job(nspace, exit_code);
         if ended {
+            self.tables.notify();
             self.tables.reports.wake();
         }
         ended

@@ -60,19 +60,19 @@ pub struct EarlyEnd {
 
 /// The next step of an early end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EarlyEndStep {
+pub(crate) enum EarlyEndStep {
     /// Send SIGTERM to all ranks.
     Terminate(EndCause),
     /// Send SIGKILL to all ranks.
     Kill,
 }
 
-/// The decision whether and when a job is ended early. An engine decides for its own ranks. A
-/// launcher that spans nodes decides for the ranks of all nodes.
+/// The decision whether and when a job is ended early.
 #[derive(Debug)]
-pub struct EarlyEndPolicy {
+pub(crate) struct EarlyEndPolicy {
     kill_on: KillOnBadExit,
     kill_wait: Duration,
+    limit: Option<Duration>,
     phase: Phase,
 }
 
@@ -98,28 +98,43 @@ enum Phase {
 
 impl EarlyEndPolicy {
     /// Creates the policy of a job that starts at `now`.
-    pub fn new(
+    pub(crate) fn new(
         kill_on: KillOnBadExit,
         kill_wait: Duration,
-        timeout: Option<Duration>,
+        limit: Option<Duration>,
         now: Instant,
     ) -> EarlyEndPolicy {
-        // A time that an `Instant` can't represent is never reached.
-        let timeout = timeout.and_then(|timeout| now.checked_add(timeout));
-        let phase = Phase::Running { timeout, cause: None, suspects: BTreeMap::new() };
-        EarlyEndPolicy { kill_on, kill_wait, phase }
+        let phase = Phase::Running { timeout: None, cause: None, suspects: BTreeMap::new() };
+        let mut policy = EarlyEndPolicy { kill_on, kill_wait, limit, phase };
+        policy.restart(now);
+        policy
+    }
+
+    /// Notes that the time limit begins at `now`.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        if let Phase::Running { timeout, .. } = &mut self.phase {
+            // A time that an `Instant` can't represent is never reached.
+            *timeout = self.limit.and_then(|limit| now.checked_add(limit));
+        }
     }
 
     /// Creates the policy of a job that is never ended early.
     pub(crate) fn never() -> EarlyEndPolicy {
         let phase = Phase::Running { timeout: None, cause: None, suspects: BTreeMap::new() };
-        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, phase }
+        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, limit: None, phase }
     }
 
     /// Notes that a rank has exited at `now`. `requested` specifies that it did so because of a
     /// signal that the engine sent, and `unfinalized` that it did so between `MPI_Init` and
     /// `MPI_Finalize`.
-    pub fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, unfinalized: bool, now: Instant) {
+    pub(crate) fn exited(
+        &mut self,
+        rank: Rank,
+        exit: Exit,
+        requested: bool,
+        unfinalized: bool,
+        now: Instant,
+    ) {
         let is_bad = match self.kill_on {
             KillOnBadExit::Never => false,
             KillOnBadExit::Signal => exit.signal().is_some() || unfinalized,
@@ -140,14 +155,14 @@ impl EarlyEndPolicy {
 
     /// Notes that the embedder has sent a signal to all ranks. Ranks that it ended less than
     /// [`SAME_REQUEST`] before have not failed.
-    pub fn signalled(&mut self, signal: Signal) {
+    pub(crate) fn signalled(&mut self, signal: Signal) {
         if let Phase::Running { suspects, .. } = &mut self.phase {
             suspects.remove(&signal.number());
         }
     }
 
     /// Notes that the node of a rank is lost. This ends the job unless no failure does.
-    pub fn lost(&mut self, rank: Rank) {
+    pub(crate) fn lost(&mut self, rank: Rank) {
         if let Phase::Running { cause: cause @ None, .. } = &mut self.phase
             && self.kill_on != KillOnBadExit::Never
         {
@@ -177,7 +192,7 @@ impl EarlyEndPolicy {
 
     /// Returns the next step that is due at `now`, and assumes that it is done. `ranks_left`
     /// specifies that some ranks have not exited; otherwise a failure has nothing to end.
-    pub fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<EarlyEndStep> {
+    pub(crate) fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<EarlyEndStep> {
         match &mut self.phase {
             Phase::Running { timeout, cause, suspects } => {
                 let failed = suspects.extract_if(.., |_, (_, time)| *time <= now);
@@ -199,7 +214,7 @@ impl EarlyEndPolicy {
     }
 
     /// Returns when [`EarlyEndPolicy::next_step`] is to be called: `now` if a step is due.
-    pub fn next_time(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_time(&self, now: Instant) -> Option<Instant> {
         match &self.phase {
             Phase::Running { cause: Some(_), .. } => Some(now),
             Phase::Running { timeout, suspects, .. } => {

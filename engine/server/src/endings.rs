@@ -3,8 +3,8 @@
 use crate::core::job::Ending;
 use crate::job::Job;
 
-/// The ends of a job's local ranks in the order in which the engine detected them, and the decision
-/// to end the job early. The iterator blocks until the next one. It ends when all local ranks have
+/// The ends of a job's ranks, local or on other nodes of the job, in the order in which the engine detected them, and the decision
+/// to end the job early. The iterator blocks until the next one. It ends when all these ranks have
 /// exited and their streams are complete, when the job is removed, or when the engine ends. Created
 /// by [`Job::endings`].
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Endings {
 }
 
 impl Job {
-    /// Returns an iterator over the ends of the local ranks, beginning with the first.
+    /// Returns an iterator over the ends of the ranks, beginning with the first.
     ///
     /// ```
     /// # use iof_engine::{App, Config, Ending, Engine, JobSpec, Rendezvous};

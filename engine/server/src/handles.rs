@@ -12,7 +12,9 @@ use iof_proto::rendezvous::{AnnounceError, JobLink, Listener};
 use crate::core::effects::HandleOp;
 use crate::core::ids::JobId;
 use crate::core::input::Input;
+use crate::core::job::Receivers;
 use crate::core::job_status::JobStatus;
+use crate::core::nodes::{Edges, NodeKey, NodeRequest};
 use crate::host::DueUpcall;
 use crate::log_lines::LogLines;
 use crate::shared::{Released, SharedMemory};
@@ -47,6 +49,8 @@ pub(crate) enum Removed {
 pub(crate) struct JobHandles {
     /// The rendezvous entry by which tools find the job, until it is removed or the engine ends.
     link: Option<JobLink>,
+    /// The edges to its other nodes, if it has any.
+    edges: Option<Arc<dyn Edges>>,
     /// Set when the job is removed. The embedder's handles of the job share it.
     final_status: Arc<OnceLock<JobStatus>>,
 }
@@ -88,9 +92,16 @@ impl Handles {
                     self.removed.push(Removed::Job(handles));
                 }
             }
-            HandleOp::Signal { ranks, signal, requested } => {
-                let count = self.signal(&ranks, signal);
+            HandleOp::Signal { receivers, signal, requested } => {
+                let count = self.signal(&receivers, signal, requested.is_some());
                 return requested.map(|request| Input::Signalled { request, count });
+            }
+            HandleOp::Stdin { push, nodes, piece } => {
+                let bytes = memory.copy(push, piece);
+                for (node, ranks) in nodes {
+                    let (ranks, bytes) = (ranks.as_deref(), bytes.as_slice());
+                    self.send(node, NodeRequest::Stdin { call: push.0, ranks, bytes });
+                }
             }
             HandleOp::HangUp(rank) => {
                 let master = self.ranks.get_mut(&rank).and_then(|rank| rank.pty.take());
@@ -133,10 +144,32 @@ impl Handles {
         self.ranks.insert(rank, handles);
     }
 
-    /// Sends `signal` to `ranks`. Returns the number of ranks and groups that were signalled.
-    pub(crate) fn signal(&self, ranks: &[ProcessId], signal: Signal) -> usize {
-        let signallers = ranks.iter().filter_map(|rank| self.ranks.get(rank)?.signaller.as_ref());
-        signallers.filter(|signaller| signaller.send(signal).is_ok()).count()
+    /// Adds the edges to the other nodes of a job.
+    pub(crate) fn add_edges(&mut self, job: &JobId, edges: Arc<dyn Edges>) {
+        self.jobs.entry(job.run).or_default().edges = Some(edges);
+    }
+
+    /// Sends a request to another node of a job.
+    fn send(&self, (run, node): NodeKey, request: NodeRequest<'_>) {
+        if let Some(edges) = self.jobs.get(&run).and_then(|job| job.edges.as_ref()) {
+            edges.send(node, request);
+        }
+    }
+
+    /// Sends `signal` to `receivers`: to all ranks of other nodes, or for a tool to those that it
+    /// names. Returns the number of ranks and groups that were signalled.
+    pub(crate) fn signal(&self, receivers: &Receivers, signal: Signal, for_tool: bool) -> usize {
+        let Receivers { processes, there } = receivers;
+        for (node, ranks) in there {
+            match for_tool {
+                false => self.send(*node, NodeRequest::Signal(signal)),
+                true if ranks.is_empty() => {}
+                true => self.send(*node, NodeRequest::SignalRanks(signal, ranks)),
+            }
+        }
+        let signallers = processes.iter().filter_map(|rank| self.ranks.get(rank)?.signaller.as_ref());
+        let here = signallers.filter(|signaller| signaller.send(signal).is_ok()).count();
+        there.values().map(Vec::len).fold(here, usize::saturating_add)
     }
 
     /// Returns another handle of the pty of a rank; `None` if the rank has none or has exited.
@@ -148,19 +181,20 @@ impl Handles {
         pty.map(PtyMaster::try_clone).transpose()
     }
 
-    /// Changes the window size of the ptys of `ranks`. Returns the number of ptys that were
-    /// changed.
-    pub(crate) fn resize_ptys(&self, ranks: impl Iterator<Item = ProcessId>, size: WindowSize) -> usize {
-        let ptys = ranks.filter_map(|rank| self.ranks.get(&rank)?.pty.as_ref());
+    /// Changes the window size of the ptys of `ranks`, and of those of other `nodes`. Returns the
+    /// number of ptys of this node that were changed.
+    pub(crate) fn resize_ptys(&self, ranks: &[ProcessId], nodes: &[NodeKey], size: WindowSize) -> usize {
+        nodes.iter().for_each(|node| self.send(*node, NodeRequest::Resize(size)));
+        let ptys = ranks.iter().filter_map(|rank| self.ranks.get(rank)?.pty.as_ref());
         ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
-    /// Closes terminals and withdraws the entries of jobs when the engine ends: the embedder's
+    /// Closes terminals and edges, and withdraws the entries of jobs when the engine ends: the embedder's
     /// handles of jobs may outlive the engine. They must not keep ranks' terminals from being hung
     /// up, and tools must not find the jobs any more.
     pub(crate) fn release(&mut self) {
         self.ranks.values_mut().for_each(|rank| rank.pty = None);
-        self.jobs.values_mut().for_each(|job| job.link = None);
+        self.jobs.values_mut().for_each(|job| (job.link, job.edges) = (None, None));
         self.listener = None;
     }
 

@@ -401,9 +401,9 @@ pub(crate) fn make_upcall(DueUpcall { upcall, bytes }: DueUpcall, host: &dyn Hos
         Upcall::Stdin { push, stdin, .. } => {
             host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
         }
-        Upcall::Signal { procs, signal, mut requested, ranks } => {
+        Upcall::Signal { procs, signal, mut requested, receivers } => {
             requested.elsewhere = host.signal(&procs, signal);
-            reports.send(Input::SignalledElsewhere { request: requested, signal, ranks });
+            reports.send(Input::SignalledElsewhere { request: requested, signal, receivers });
         }
         Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
         Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-use iof_capture::{Capture, Command, Event, ProcessId, PtyMaster, Signal, SourceId, Streams, WindowSize};
+use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, WindowSize};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_shm_ring::{ReaderId, ReaderPage};
 
@@ -50,22 +50,23 @@ impl Job {
         &self.id.nspace
     }
 
-    /// Blocks until every local rank has exited and all streams of these ranks are complete,
-    /// including streams that a child of a rank holds open and streams of
+    /// Blocks until every local rank, and every rank on other nodes of the job
+    /// ([`Engine::begin_on_nodes`](crate::Engine::begin_on_nodes)), has exited and all streams of
+    /// these ranks are complete, including streams that a child of a rank holds open and streams of
     /// [logged](crate::Engine::log) messages. Returns the exit status so far if the engine ends
     /// first. Must not be called in an [upcall](crate::Host).
     pub fn wait(&self) -> JobStatus {
         self.wait_until(JobState::is_drained_with_logs)
     }
 
-    /// Blocks until every local rank has exited. More of their output may arrive afterwards.
+    /// Blocks until every one of these ranks has exited. More of their output may arrive afterwards.
     /// Returns the exit status so far if the engine ends first. Must not be called in an
     /// [upcall](crate::Host).
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
 
-    /// Returns the exit status, or `None` if a local rank has not exited. Does not block.
+    /// Returns the exit status, or `None` if one of these ranks has not exited. Does not block.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         match self.tables.lock().job(&self.id) {
             Some(job) => job.has_exited().then(|| job.status()),
@@ -97,7 +98,7 @@ impl Job {
         true
     }
 
-    /// Sends `signal` to every local rank. If a rank leads a process group, the whole group
+    /// Sends `signal` to every local rank and every rank on other nodes of the job. If a rank leads a process group, the whole group
     /// receives the signal, even if the rank itself has exited and left children in the group.
     /// Before Linux 6.9, the children of an exited rank do not receive it. If a rank leads no
     /// process group, its descendants in the embedder's group receive the signal, as
@@ -117,8 +118,8 @@ impl Job {
     fn send(&self, signal: Signal, groups_only: bool) -> usize {
         let mut tables = self.tables.lock();
         // Noted before they are sent, because a rank may end at once.
-        let ranks = tables.signal_job(&self.id, signal, groups_only, Instant::now());
-        tables.handles().signal(&ranks, signal)
+        let receivers = tables.signal_job(&self.id, signal, groups_only, Instant::now());
+        tables.handles().signal(&receivers, signal, false)
     }
 
     /// Completes an output stream of a local rank with the bytes written so far. Later writes to it
@@ -128,7 +129,7 @@ impl Job {
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let index = CHANNELS.iter().position(|output| *output == channel);
-        let rank = self.rank(rank, RankState::streams);
+        let rank = self.rank(rank, |rank| rank.streams().to_vec());
         let Some(&id) = rank.as_ref().zip(index).and_then(|(streams, index)| streams.get(index)) else {
             return false;
         };
@@ -213,25 +214,33 @@ impl Job {
     /// # Errors
     /// The process can open no further descriptor.
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
-        let Some(process) = self.rank(rank, RankState::process) else { return Ok(None) };
+        let Some(process) = self.rank(rank, RankState::process).flatten() else { return Ok(None) };
         self.tables.lock().handles().pty(process)
     }
 
     /// Changes the window size of the ptys of all ranks. The foreground process group of each pty
-    /// receives SIGWINCH. Returns the number of ptys that were changed.
+    /// receives SIGWINCH. Returns the number of ptys of this node that were changed.
     pub fn resize_ptys(&self, size: WindowSize) -> usize {
         let mut tables = self.tables.lock();
         let Some(job) = tables.job(&self.id) else { return 0 };
-        let ranks: Vec<ProcessId> = job.ranks().map(|(_, rank)| rank.process()).collect();
-        tables.handles().resize_ptys(ranks.into_iter(), size)
+        let ranks: Vec<_> = job.ranks().filter_map(|(_, rank)| rank.process()).collect();
+        let nodes: Vec<_> = job.open_nodes().map(|node| (self.id.run, node)).collect();
+        tables.handles().resize_ptys(&ranks, &nodes, size)
     }
 
-    /// Returns the running rank whose process has the id `pid`, if there is one.
+    /// Returns the pids of the ranks, in the order of the ranks; 0 if the embedder did not specify one.
+    pub fn pids(&self) -> Vec<u32> {
+        let tables = self.tables.lock();
+        let ranks = tables.job(&self.id).into_iter().flat_map(JobState::ranks);
+        ranks.map(|(_, rank)| rank.pid()).collect()
+    }
+
+    /// Returns the running rank of this node whose process has the id `pid`, if there is one.
     pub fn rank_of_process(&self, pid: u32) -> Option<Rank> {
-        self.find_rank(|rank| rank.pid() == pid && rank.exit().is_none())
+        self.find_rank(|rank| rank.pid() == pid && rank.exit().is_none() && rank.node().is_none())
     }
 
-    /// Returns the rank that leads the process group `group`, if there is one.
+    /// Returns the rank of this node that leads the process group `group`, if there is one.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
         self.find_rank(|rank| rank.pid() == group && rank.leads_group())
     }

@@ -36,6 +36,22 @@ struct MpiJob {
     pmix: Option<PmixJob>,
 }
 
+impl<'a> NewJob<'a> {
+    /// Returns the job whose ranks are all started here, now.
+    pub(crate) fn of(spec: &'a JobSpec) -> NewJob<'a> {
+        let JobSpec { kill_on_bad_exit, kill_wait, timeout, .. } = *spec;
+        NewJob {
+            nspace: &spec.nspace,
+            grace: spec.grace,
+            early_end_policy: EarlyEndPolicy::new(kill_on_bad_exit, kill_wait, timeout, Instant::now()),
+            directives: &spec.directives,
+            elsewhere: spec.elsewhere,
+            launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect(),
+            nodes: &[],
+        }
+    }
+}
+
 impl Engine {
     /// Checks a job as [`Engine::spawn`] does before it starts the first rank. Returns the number
     /// of files that this process may open besides those of the job, given its limit
@@ -56,22 +72,7 @@ impl Engine {
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         let needs = MpiNeeds::of(spec);
         check_spec(spec, &needs, self.server(), &self.caches)?;
-        let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
-        let job = self
-            .begin(NewJob {
-                nspace: &spec.nspace,
-                grace: spec.grace,
-                early_end_policy: EarlyEndPolicy::new(
-                    spec.kill_on_bad_exit,
-                    spec.kill_wait,
-                    spec.timeout,
-                    Instant::now(),
-                ),
-                directives: &spec.directives,
-                elsewhere: spec.elsewhere,
-                launching,
-            })
-            .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
+        let job = self.begin(NewJob::of(spec)).ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.start_ranks(spec, &needs, &job);
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);

@@ -9,7 +9,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `engine`, `config`, `grant`, `error` | the embedder's handle, its configuration and its errors. The imports of all modules form no circle |
-//! | `launch`, `plan`, `adopt` | ranks that the engine starts; which these are, and how; ranks that the embedder has started |
+//! | `launch`, `plan`, `adopt`, `nodes` | ranks that the engine starts; which these are, and how; ranks that the embedder has started; ranks on other nodes |
 //! | `register`, `remove` | adding a job and its ranks; removing a job |
 //! | `job`, `endings`, `exit` | handles of jobs; the ends of ranks in their order; exit statuses |
 //! | `early_end` | the decision to end a job when a rank fails or at a time limit |
@@ -35,9 +35,9 @@
 //! |---|---|
 //! | `ids`, `client`, `upcall`, `channel_entry`, `effects`, `disconnect`, `notice`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
 //! | `stream_options`, `completion`, `backlog_holder`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
-//! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
+//! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs`, `nodes` | jobs and ranks; other nodes of a job |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
-//! | `push`, `push_table` | stdin: pushes and their targets |
+//! | `push`, `push_table`, `stdin_calls` | stdin: pushes and their targets; pieces that are not answered |
 //! | `query`, `partial_answer`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
 //! | `checks` | checks of all tables against each other (feature `simulation`) |
 //! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries`, `withdrawal` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers; ranks whose job failed to start |
@@ -69,6 +69,7 @@ mod launch;
 mod log;
 mod log_channels;
 mod log_lines;
+mod nodes;
 mod plan;
 mod pmi;
 mod pmix;
@@ -88,15 +89,14 @@ pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
 pub use crate::core::ids::MAX_RANKS;
 pub use crate::core::job::{Ending, RankExit};
-pub use crate::core::job_status::{FirstFailure, JobStatus};
+pub use crate::core::job_status::JobStatus;
+pub use crate::core::nodes::{Edges, Node, NodeId, NodeLost, NodeReport, NodeRequest};
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
     Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE,
 };
-pub use early_end::{
-    EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE,
-};
+pub use early_end::{EarlyEnd, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE};
 pub use endings::Endings;
 pub use engine::Engine;
 pub use error::{LaunchError, PmixError, StartError};

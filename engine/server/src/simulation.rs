@@ -383,7 +383,8 @@ impl SimulatedEngine {
 
     fn perform(&mut self, op: HandleOp) -> Option<SentCommand> {
         match op {
-            HandleOp::Signal { ranks, signal, requested } => {
+            HandleOp::Signal { receivers, signal, requested } => {
+                let ranks = receivers.processes;
                 let count = ranks.len();
                 let asked = requested.as_ref().map(|request| (request.peer, request.request));
                 if let Some(request) = requested {
@@ -393,7 +394,9 @@ impl SimulatedEngine {
             }
             HandleOp::DropInlet(push) => drop(self.memory.remove_inlet(push)),
             HandleOp::DropPage(tool) => drop(self.memory.remove_tool(tool)),
+            // Those for nodes are taken by `take_node_signals`.
             HandleOp::Announce(_)
+            | HandleOp::Stdin { .. }
             | HandleOp::RemoveJob { .. }
             | HandleOp::HangUp(_)
             | HandleOp::RemoveRank(_) => {}

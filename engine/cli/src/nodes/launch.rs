@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{EarlyEndPolicy, Ending, Engine, Mpi, RankExit, Rendezvous};
-use iof_nodes::BrokenStream;
+use iof_engine::{Engine, LaunchError, Mpi, Rendezvous};
 use iof_proto::Nspace;
-use iof_remote::{Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, Template};
+use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartStep, Template};
 use nix::sys::signal::Signal;
 
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::exits::listed;
-use crate::failures::MAX_FAILURE_LINES;
-use crate::job_event::{FLUSH_LIMIT, JobEvent};
+use crate::job_event::JobEvent;
 use crate::output::Outputs;
-use crate::signal_watch::SignalWatch;
+use crate::signal_watch::{SignalWatch, before_start};
 use crate::signals::{ReceivedSignal, asks_again, asks_to_end};
 
 /// Refuses options that do not work with several nodes, each by its name.
@@ -52,17 +50,17 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Resu
     }
 }
 
-/// Starts the ranks on all nodes. Returns their events, and the signals for the ranks that arrived
-/// before all of them were started.
+/// Starts the ranks on all nodes. Sends the signals for the ranks that arrived before all of them were
+/// started, and what becomes of the files of the nodes, as `events`.
 ///
 /// # Errors
 /// A node can't start its ranks, or a signal ends this command. No rank runs on.
 pub fn start(
-    remote: &Arc<Remote>,
+    nodes: &[Node],
     launch: &Launch<'_>,
     engine: &Arc<Engine>,
-    signals: &SignalWatch,
-) -> Result<(NodeEvents, Vec<ReceivedSignal>), Failure> {
+    (signals, events): (&SignalWatch, &Sender<JobEvent>),
+) -> Result<RemoteJob, Failure> {
     let (mut for_ranks, mut ended_by) = (Vec::new(), None);
     let mut is_interrupted = |step| {
         while let Some(received) = signals.wait_for(Duration::ZERO) {
@@ -77,9 +75,16 @@ pub fn start(
         }
         false
     };
-    let started = remote.start(launch, engine, &mut is_interrupted);
-    let events = started.map_err(|error| not_started(error, ended_by))?;
-    Ok((events, for_ranks))
+    let reports = events.clone();
+    let files = move |host, result: Result<_, String>| {
+        // A send fails only if the command has already decided to end.
+        let result = result.map_err(|reason| Failure::Running(format!("{host}: {reason}")));
+        let _ = reports.send(JobEvent::NodeFiles(result));
+    };
+    let started = launch.start(engine, nodes, &mut is_interrupted, files);
+    let job = started.map_err(|error| not_started(error, ended_by))?;
+    for_ranks.into_iter().for_each(|received| drop(events.send(before_start(received))));
+    Ok(job)
 }
 
 /// Keeps a signal that arrived when ranks already ran, until all agents have told that theirs do.
@@ -121,69 +126,27 @@ fn not_started(error: RemoteStartError, ended_by: Option<Signal>) -> Failure {
             let hint = hint.map(|(_, hint)| format!(" ({hint})")).unwrap_or_default();
             Failure::running(RemoteStartError::Lost { host, reason: reason + &hint })
         }
+        (RemoteStartError::Job(error @ LaunchError::NameTaken(_)), _) => Failure::usage(error),
         (error, _) => Failure::running(error),
     }
 }
 
-/// Follows the ranks until all have ended, in a thread.
-pub fn follow(
-    remote: &Arc<Remote>,
-    (nspace, engine): (Nspace, &Arc<Engine>),
-    events: NodeEvents,
-    policy: EarlyEndPolicy,
-    reports: Sender<JobEvent>,
-) -> Result<(), Failure> {
-    let (mut failed, weak) = (0usize, Arc::downgrade(engine));
-    let report = move |event| {
-        // A send fails only if the command has already decided to end.
-        let _ = reports.send(match event {
-            RemoteEvent::Ending(ending) => {
-                if let Ending::Rank(RankExit { rank, exit, requested: false, .. }) = &ending
-                    && !exit.success()
-                    && failed < MAX_FAILURE_LINES
-                {
-                    failed = failed.saturating_add(1);
-                    // The line about the rank then follows the rank's own output.
-                    if let Some(job) = weak.upgrade().and_then(|engine| engine.job(&nspace)) {
-                        job.flush_rank(*rank, Some(FLUSH_LIMIT));
-                    }
-                }
-                JobEvent::Ending(ending)
-            }
-            RemoteEvent::NodeLost(lost) => {
-                JobEvent::NodeLost { line: lost_line(&nspace, &lost), ranks: lost.broken.ranks }
-            }
-            RemoteEvent::Files { host, result } => {
-                JobEvent::NodeFiles(result.map_err(|reason| Failure::Running(format!("{host}: {reason}"))))
-            }
-            RemoteEvent::Exited(status) => JobEvent::Exited(status),
-            RemoteEvent::Over(status) => JobEvent::Over(status),
-            _ => return,
-        });
-    };
-    remote.follow(events, policy, engine, report).map_err(Failure::running)
-}
-
 /// Returns the line about a node that is lost.
-fn lost_line(nspace: &Nspace, NodeLost { host, reason, broken }: &NodeLost) -> String {
-    let sum = |figure: fn(&BrokenStream) -> u64| {
-        broken.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(figure(stream)))
-    };
-    let ranks = match broken.ranks.len() {
+pub fn lost_line(nspace: &Nspace, lost: &NodeLost) -> String {
+    let NodeLost { host, reason, ranks, delivered, missing, totals } = lost;
+    let ranks = match ranks.len() {
         0 => String::new(),
-        1 => format!(" with rank {}", listed(&broken.ranks)),
-        _ => format!(" with ranks {}", listed(&broken.ranks)),
+        1 => format!(" with rank {}", listed(ranks)),
+        _ => format!(" with ranks {}", listed(ranks)),
     };
-    let totals = match broken.totals {
+    let totals = match totals {
         Some(time) => {
             format!("what the ranks wrote in the last {:.1} s is unknown", time.elapsed().as_secs_f64())
         }
         None => "what else the ranks wrote is unknown".into(),
     };
     format!(
-        "job {nspace}: node {host} is lost{ranks}: {reason}; of its unfinished output {} bytes arrived, at least {} \
-         are missing, and {totals}",
-        sum(|stream| stream.delivered),
-        sum(|stream| stream.missing),
+        "job {nspace}: node {host} is lost{ranks}: {reason}; of its unfinished output {delivered} bytes arrived, at \
+         least {missing} are missing, and {totals}",
     )
 }

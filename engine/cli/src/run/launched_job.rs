@@ -1,14 +1,12 @@
 //! The ranks of `iof run`: on this node, or on others.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::ops::Deref;
 
 use crossbeam::channel::Sender;
-use iof_capture::WindowSize;
-use iof_engine::{EarlyEnd, EarlyEndPolicy, EndCause, Ending, Job, JobStatus, LaunchError, RankExit, Signal};
+use iof_engine::{EarlyEnd, EndCause, Ending, Job, LaunchError, RankExit, Signal};
 use iof_output::FlushTimeout;
 use iof_proto::Rank;
-use iof_remote::{Launch, NodeConfig, Remote, Template, environment};
+use iof_remote::{Launch, Node, NodeConfig, RemoteJob, Template, environment};
 
 use super::prepared::Prepared;
 use crate::error::Failure;
@@ -16,15 +14,21 @@ use crate::failures::MAX_FAILURE_LINES;
 use crate::job_event::{FLUSH_LIMIT, JobEvent};
 use crate::keyboard::Keyboard;
 use crate::nodes::launch;
-use crate::signal_watch::before_start;
 use crate::threads::start_thread;
 
 /// The ranks of a job that was started. Dropping it kills them, unless all have exited.
-pub enum LaunchedJob {
-    /// The ranks run on this node.
-    Local(Job),
-    /// The ranks run on other nodes.
-    Remote(Arc<Remote>),
+pub struct LaunchedJob {
+    job: Job,
+    /// The same with its agents, if the ranks run on other nodes.
+    pub remote: Option<RemoteJob>,
+}
+
+impl Deref for LaunchedJob {
+    type Target = Job;
+
+    fn deref(&self) -> &Job {
+        &self.job
+    }
 }
 
 impl Drop for LaunchedJob {
@@ -39,56 +43,23 @@ impl Drop for LaunchedJob {
 impl LaunchedJob {
     /// Starts the ranks, and a thread that reports their ends.
     pub fn start(base: &Prepared<'_>) -> Result<LaunchedJob, Failure> {
-        match &base.remote {
-            None => {
-                let job = base.engine.spawn(&base.plan.spec).map_err(not_started)?;
-                let launched = LaunchedJob::Local(job.clone());
-                watch_job(job, base.events.clone())?;
-                Ok(launched)
+        let Prepared { plan, engine, events, .. } = base;
+        let launched = match &plan.nodes {
+            None => LaunchedJob { job: engine.spawn(&plan.spec).map_err(not_started)?, remote: None },
+            Some((nodes, template)) => {
+                let remote = start_elsewhere(base, nodes, template)?;
+                LaunchedJob { job: remote.job.clone(), remote: Some(remote) }
             }
-            Some((remote, template)) => start_elsewhere(base, remote, template),
-        }
-    }
-
-    /// Returns the job if its ranks run on this node.
-    pub fn local(&self) -> Option<&Job> {
-        match self {
-            LaunchedJob::Local(job) => Some(job),
-            LaunchedJob::Remote(_) => None,
-        }
+        };
+        watch_job(launched.job.clone(), events.clone())?;
+        Ok(launched)
     }
 
     /// Starts to type the command's stdin at the terminal of `rank`.
     pub fn give_keyboard(&self, rank: Rank) -> Result<Option<Keyboard>, Failure> {
-        match self {
-            LaunchedJob::Local(job) => {
-                job.pty(rank).map_err(Failure::running)?.map(Keyboard::give_to).transpose()
-            }
-            LaunchedJob::Remote(_) => Keyboard::give_elsewhere(rank).map(Some),
-        }
-    }
-
-    /// Sends a signal to all ranks.
-    pub fn signal(&self, signal: Signal) {
-        match self {
-            LaunchedJob::Local(job) => drop(job.signal(signal)),
-            LaunchedJob::Remote(remote) => remote.signal(signal),
-        }
-    }
-
-    /// Returns the exit status if all ranks have exited.
-    pub fn try_wait_exit(&self) -> Option<JobStatus> {
-        match self {
-            LaunchedJob::Local(job) => job.try_wait_exit(),
-            LaunchedJob::Remote(remote) => remote.try_wait_exit(),
-        }
-    }
-
-    /// Changes the size of the ranks' terminals.
-    pub fn resize_ptys(&self, size: WindowSize) {
-        match self {
-            LaunchedJob::Local(job) => drop(job.resize_ptys(size)),
-            LaunchedJob::Remote(remote) => remote.resize_ptys(size),
+        match self.remote {
+            None => self.pty(rank).map_err(Failure::running)?.map(Keyboard::give_to).transpose(),
+            Some(_) => Keyboard::give_elsewhere(rank).map(Some),
         }
     }
 }
@@ -104,12 +75,8 @@ fn not_started(error: LaunchError) -> Failure {
     }
 }
 
-/// Starts the ranks on other nodes, and a thread that follows them.
-fn start_elsewhere(
-    base: &Prepared<'_>,
-    remote: &Arc<Remote>,
-    template: &Template,
-) -> Result<LaunchedJob, Failure> {
+/// Starts the ranks on other nodes.
+fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> Result<RemoteJob, Failure> {
     let Prepared { plan, engine, events, signals, .. } = base;
     let (args, spec, outputs) = (plan.args, &plan.spec, &plan.outputs);
     let carriers = args.nodes.carriers(template).map_err(Failure::running)?;
@@ -127,15 +94,10 @@ fn start_elsewhere(
     };
     let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());
     let launch = Launch { spec, carriers: &carriers, reattach, audience, config };
-    let (node_events, for_ranks) = launch::start(remote, &launch, engine, signals)?;
-    let launched = LaunchedJob::Remote(Arc::clone(remote));
-    for_ranks.into_iter().for_each(|received| drop(events.send(before_start(received))));
-    let policy = EarlyEndPolicy::new(spec.kill_on_bad_exit, spec.kill_wait, spec.timeout, Instant::now());
-    launch::follow(remote, (spec.nspace.clone(), engine), node_events, policy, events.clone())?;
-    Ok(launched)
+    launch::start(nodes, &launch, engine, (signals, events))
 }
 
-/// Starts a thread that reports the ends of the ranks of this node.
+/// Starts a thread that reports the ends of the ranks.
 fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
     start_thread("iof-job", move || {
         // A send fails only if the receiver has already decided to end.

@@ -8,7 +8,6 @@ use iof_engine::{Config, Engine, Rendezvous, StartError};
 use iof_output::NewFiles;
 use iof_proto::Rank;
 use iof_proto::rendezvous::{BindError, JobLink};
-use iof_remote::{Nodes, Remote, Template};
 
 use super::host::CommandHost;
 use super::plan::Plan;
@@ -30,15 +29,13 @@ pub struct Prepared<'a> {
     pub writers: Vec<OutputWriter>,
     /// The files that are removed unless the job starts.
     pub new_files: NewFiles,
-    /// The ranks on other nodes, and the command that reaches these.
-    pub remote: Option<(Arc<Remote>, Template)>,
     /// Ends with the job, so that a concurrent run gets another name.
     pub reserved: Option<JobLink>,
     pub engine: Arc<Engine>,
     pub signals: SignalWatch,
     pub events: Sender<JobEvent>,
     pub event_queue: Receiver<JobEvent>,
-    /// The plan. The job has the reserved name, and the nodes are in `remote`.
+    /// The plan. The job has the reserved name.
     pub plan: Plan<'a>,
 }
 
@@ -48,20 +45,18 @@ impl<'a> Prepared<'a> {
         let (events, event_queue) = unbounded();
         // What follows may wait for a file system or for libpmix.
         let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
-        let (nodes, template) = plan.nodes.take().unzip();
-        let host = Arc::new(CommandHost { events: events.clone(), nodes: nodes.map(Nodes::new) });
+        let host = Arc::new(CommandHost { events: events.clone() });
         let engine = Arc::new(start_engine(plan.config.clone(), &host)?);
         let reserved = reserve_name(&engine, &mut plan)?;
-        let Plan { args, spec, outputs, .. } = &mut plan;
+        let Plan { args, spec, outputs, nodes, .. } = &mut plan;
         spec.pmix_tools.take_if(|_| engine.socket().is_none());
         // The printers register before the job exists, so that they receive its first byte.
         let mut attached = outputs.attach(|parts| {
             parts.iter().map(|part| attach_own(&engine, "iof run", &spec.nspace, part).map(Some)).collect()
         })?;
-        let remote = host.nodes.as_ref().map(|nodes| nodes.ranks(&spec.nspace)).zip(template);
-        let spare_files = match &remote {
+        let spare_files = match nodes {
             None => engine.check(spec).map_err(Failure::usage)?,
-            Some((remote, _)) => remote.check().map_err(Failure::usage)?,
+            Some((nodes, _)) => iof_remote::check(nodes).map_err(Failure::usage)?,
         };
         let ranks: Vec<Rank> = (0..u32::try_from(spec.nprocs()).unwrap_or(u32::MAX)).map(Rank).collect();
         let mut new_files = NewFiles::default();
@@ -69,18 +64,7 @@ impl<'a> Prepared<'a> {
         wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
         let writers = attached.start()?;
         let screen = watch_screen(&engine, &plan, events.clone())?;
-        Ok(Prepared {
-            screen,
-            writers,
-            new_files,
-            remote,
-            reserved,
-            engine,
-            signals,
-            events,
-            event_queue,
-            plan,
-        })
+        Ok(Prepared { screen, writers, new_files, reserved, engine, signals, events, event_queue, plan })
     }
 }
 

@@ -21,6 +21,7 @@ use crate::give_up::{Blocked, WriteWait};
 use crate::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
 use crate::keyboard::{Keyboard, window_size};
 use crate::message::{self, print_message};
+use crate::nodes::launch::lost_line;
 use crate::printers::add_report;
 use crate::signals::{self, ReceivedSignal};
 use crate::stdin::StdinEvent;
@@ -131,10 +132,6 @@ impl RunningJob<'_> {
             JobEvent::Stdin(StdinEvent::Over) => {
                 self.keyboard.take_if(|keyboard| keyboard.elsewhere().is_some());
             }
-            JobEvent::NodeLost { ranks, line } => {
-                ranks.into_iter().for_each(|rank| self.take_keyboard(rank));
-                self.report_lost(line);
-            }
             JobEvent::ScreenClosed(rank) => self.screen_closed(rank),
             JobEvent::Output(report) => {
                 self.outputs = self.outputs.saturating_sub(1);
@@ -159,9 +156,9 @@ impl RunningJob<'_> {
         match JobAccount::query(engine, began.elapsed(), forwarded, &self.failures) {
             Ok(account) => {
                 account.report(args.timings, args.summary);
-                match &self.job {
-                    LaunchedJob::Remote(remote) if args.timings => report_agents(&remote.costs()),
-                    LaunchedJob::Local(_) if args.timings => {
+                match &self.job.remote {
+                    Some(remote) if args.timings => report_agents(&remote.costs()),
+                    None if args.timings => {
                         print_message(format_args!("timings: {}", mpi_protocol(spec.mpi, engine)));
                     }
                     _ => {}
@@ -220,6 +217,10 @@ impl RunningJob<'_> {
                 let decided = self.course.suspects.keep(exit, Instant::now());
                 self.report_exits(decided);
             }
+            Ending::NodeLost(lost) => {
+                lost.ranks.iter().for_each(|rank| self.take_keyboard(*rank));
+                self.report_lost(lost_line(self.job.nspace(), &lost));
+            }
             Ending::Early(end) => {
                 self.course.is_ending = true;
                 // One of them may be the cause.
@@ -264,9 +265,7 @@ impl RunningJob<'_> {
     /// Prints the lines that waited, below what the rank has left on the terminal.
     fn screen_closed(&mut self, rank: Rank) {
         if !self.course.held.is_empty() && !self.base.screen.is_on() {
-            if let Some(job) = self.job.local() {
-                job.flush_rank(rank, Some(FLUSH_LIMIT));
-            }
+            self.job.flush_rank(rank, Some(FLUSH_LIMIT));
             self.print_held();
         }
     }
@@ -294,7 +293,7 @@ impl RunningJob<'_> {
         let failed = self.course.suspects.take_failed(Instant::now());
         self.report_exits(failed);
         match self.course.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
-            Some((_, AfterGrace::Kill)) => self.job.signal(RankSignal::KILL),
+            Some((_, AfterGrace::Kill)) => drop(self.job.signal(RankSignal::KILL)),
             Some((_, AfterGrace::Leave(signal))) => self.course.failure = Some(Failure::Signal(signal)),
             None => {}
         }
@@ -305,7 +304,7 @@ impl RunningJob<'_> {
             Signal::SIGCHLD => self.report_stopped(),
             Signal::SIGTSTP => self.suspend(received),
             Signal::SIGCONT => self.resume(),
-            Signal::SIGWINCH => self.job.resize_ptys(window_size()),
+            Signal::SIGWINCH => drop(self.job.resize_ptys(window_size())),
             _ => self.pass_on(received),
         }
     }
@@ -354,10 +353,11 @@ impl RunningJob<'_> {
     /// received a signal that came from the terminal.
     fn send(&self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
         let Ok(signal) = RankSignal::try_from(signal as i32) else { return };
-        match self.job.local().filter(|_| from_terminal) {
-            Some(job) => drop(job.signal_groups(signal)),
-            None => self.job.signal(signal),
-        }
+        if from_terminal {
+            self.job.signal_groups(signal)
+        } else {
+            self.job.signal(signal)
+        };
     }
 
     /// Stops the ranks and this process until it is continued. The ranks receive SIGSTOP instead of
@@ -382,7 +382,7 @@ impl RunningJob<'_> {
         while let Some((pid, signal)) = signals::next_stopped_child() {
             self.course.stopped = true;
             if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU)
-                && let Some(rank) = self.job.local().and_then(|job| job.rank_of_group(pid))
+                && let Some(rank) = self.job.rank_of_group(pid)
                 && self.course.reported.insert(rank)
             {
                 print_message(format_args!(

@@ -1,7 +1,6 @@
 //! A job whose ranks run, and the start of all that accompanies them.
 
 use std::mem;
-use std::sync::Arc;
 
 use iof_engine::Mpi;
 
@@ -43,7 +42,7 @@ impl<'a> StartedJob<'a> {
     /// Starts to watch the outputs and the ranks, and to pass stdin on to these.
     pub fn follow(mut self) -> Result<RunningJob<'a>, Failure> {
         let StartedJob { job, base } = &mut self;
-        let Plan { args, spec, stdin, typed, .. } = &base.plan;
+        let Plan { args, spec, stdin, typed, nodes, .. } = &base.plan;
         let writers = mem::take(&mut base.writers);
         let outputs = writers.len();
         let write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched), args.give_up);
@@ -52,7 +51,7 @@ impl<'a> StartedJob<'a> {
             let events = base.events.clone();
             writer.watch(move |report| drop(events.send(JobEvent::Output(report))))?;
         }
-        if let Some(job) = job.local() {
+        if nodes.is_none() {
             reap_if_first_process(job)?;
             if spec.nprocs() > 1 && spec.mpi != Mpi::None && base.engine.pmix_library().is_none() {
                 watch_for_singletons(job)?;
@@ -61,8 +60,7 @@ impl<'a> StartedJob<'a> {
         let events = base.events.clone();
         stdin.push(&base.engine, &spec.nspace, move |event| drop(events.send(JobEvent::Stdin(event))))?;
         let keyboard = typed.map_or(Ok(None), |rank| job.give_keyboard(rank))?;
-        let nodes = base.remote.as_ref().map(|(remote, _)| Arc::clone(&remote.nodes)).unwrap_or_default();
-        let failures = Failures::new(spec.nspace.clone(), nodes, spec.timeout);
+        let failures = Failures::new(spec.nspace.clone(), spec.timeout);
         let StartedJob { job, base } = self;
         Ok(RunningJob { job, failures, keyboard, outputs, write_wait, course: Course::default(), base })
     }

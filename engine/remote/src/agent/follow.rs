@@ -1,6 +1,5 @@
 //! The threads of an agent that tell the front end of the ranks: output, exits and totals.
 
-use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +11,7 @@ use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{RankTotal, ToFrontEnd, cut_text};
 use iof_output::PrintReport;
 use iof_proto::query::key;
-use iof_proto::{Found, StreamStats, Value};
+use iof_proto::{StreamStats, Value};
 use iof_tool::{RequestError, Tool};
 
 use super::hooks::FilesEnd;
@@ -36,7 +35,7 @@ pub(super) fn follow(
     (OutputReaders { bundles, mut files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
 ) -> Result<(), AgentError> {
     let mut tool = engine.attach(NAME, Grant::Never)?;
-    uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
+    uplink.send(&ToFrontEnd::Started { pids: job.pids() });
     let up = Arc::clone(uplink);
     start_thread("iof-log", move || messages.into_iter().for_each(|message| up.send(&message)))?;
     let output = bundles.start(uplink)?;
@@ -107,24 +106,12 @@ fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
     if !rank.exit.success() {
         job.flush_rank(rank.rank, Some(FLUSH_LIMIT));
     }
-    let RankExit { rank, exit, executable, requested, .. } = rank;
+    let RankExit { rank, exit, requested, .. } = rank;
     let status = match exit {
         Exit::Status(status) => Some(status.into_raw()),
         _ => None,
     };
-    uplink.send(&ToFrontEnd::Exited { rank, status, executable: cut_text(&executable), requested });
-}
-
-/// Returns the pids of all ranks, in their order.
-fn pids(tool: &mut Tool) -> Result<Vec<u32>, AgentError> {
-    let found = tool.query(&[key::PMIX_QUERY_LOCAL_PROC_TABLE])?;
-    let mut pids = BTreeMap::new();
-    for Found { value, .. } in found {
-        if let Value::Procs(procs) = value {
-            pids.extend(procs.into_iter().map(|info| (info.proc.rank, info.pid)));
-        }
-    }
-    Ok(pids.into_values().collect())
+    uplink.send(&ToFrontEnd::Exited { rank, status, requested });
 }
 
 fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, RequestError> {

@@ -147,17 +147,12 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
             size.map(|size| Value::Infos(vec![Info::new(key, size)]))
         }
         key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
-        key::PMIX_QUERY_PROC_TABLE => {
-            let mut table = procs(state, scope);
-            table.extend(procs_elsewhere(state, scope));
-            table.sort_by(|one, other| one.proc.cmp(&other.proc));
-            scope.unless_none(table, Value::Procs)
-        }
+        key::PMIX_QUERY_PROC_TABLE => scope.unless_none(procs(state, scope, true), Value::Procs),
         key::PMIX_QUERY_LOCAL_PROC_TABLE | key::PMIX_LOCAL_PROCS => {
-            scope.unless_none(procs(state, scope), Value::Procs)
+            scope.unless_none(procs(state, scope, false), Value::Procs)
         }
         key::PMIX_LOCAL_PEERS => {
-            let ranks = procs(state, scope).into_iter().map(|info| info.proc.rank.to_string());
+            let ranks = procs(state, scope, false).into_iter().map(|info| info.proc.rank.to_string());
             let ranks: Vec<String> = ranks.collect();
             one_job(state, key, scope)?.filter(|_| !ranks.is_empty()).map(|_| Value::Text(ranks.join(",")))
         }
@@ -218,45 +213,34 @@ fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
     scope.jobs(state).map(row).collect()
 }
 
-fn procs(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
-    let (node, mut table) = (&state.settings.node, Vec::new());
-    let here = state.jobs.iter().filter(|_| scope.has_host(node));
-    for (nspace, job) in here {
-        let running = job.ranks().map(|(rank, state)| {
-            (rank, (state.pid(), state.executable(), proc_state(state.exit()), state.exit()))
-        });
+/// Returns the known processes of this node, or of all nodes.
+fn procs(state: &Core, scope: &Scope, everywhere: bool) -> Vec<ProcInfo> {
+    let (own, mut table) = (state.settings.node.as_str(), Vec::new());
+    for (nspace, job) in state.jobs.iter() {
+        let running =
+            job.ranks().filter(|(_, rank)| everywhere || rank.node().is_none()).map(|(rank, state)| {
+                let host = state.node().map_or(own, |node| job.host(node).unwrap_or_default());
+                (rank, (host, state.pid(), state.executable(), proc_state(state.exit()), state.exit()))
+            });
         let launching = job.launching().map(|(rank, Launching { pid, executable })| {
-            (rank, (*pid, executable.as_str(), ProcState::Launching, None))
+            (rank, (own, *pid, executable.as_str(), ProcState::Launching, None))
         });
-        let named = running.chain(launching).filter(|(rank, _)| scope.has(nspace, *rank));
-        table.extend(named.map(|(rank, (pid, executable, state, exit))| ProcInfo {
+        let is_named =
+            |(rank, (host, ..)): &(_, (&str, _, _, _, _))| scope.has_host(host) && scope.has(nspace, *rank);
+        // The engine knows nothing else of these.
+        let delivered = job.delivered_ranks().into_iter().filter(|_| everywhere);
+        let delivered = delivered.map(|rank| (rank, ("", 0, "", ProcState::Unknown, None)));
+        let named = running.chain(launching).chain(delivered).filter(is_named);
+        table.extend(named.map(|(rank, (host, pid, executable, state, exit))| ProcInfo {
             proc: Proc { nspace: nspace.clone(), rank },
             pid,
-            host: node.clone(),
+            host: host.to_owned(),
             executable: executable.to_owned(),
             state,
             exit_code: exit.and_then(Exit::known_code),
         }));
     }
     table.sort_by(|one, other| one.proc.cmp(&other.proc));
-    table
-}
-
-fn procs_elsewhere(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
-    let mut table = Vec::new();
-    // The engine does not know the nodes of these processes.
-    let elsewhere = state.jobs.iter().filter(|_| scope.has_host(""));
-    for (nspace, job) in elsewhere {
-        let named = job.delivered_ranks().into_iter().filter(|rank| scope.has(nspace, *rank));
-        table.extend(named.map(|rank| ProcInfo {
-            proc: Proc { nspace: nspace.clone(), rank },
-            pid: 0,
-            host: String::new(),
-            executable: String::new(),
-            state: ProcState::Unknown,
-            exit_code: None,
-        }));
-    }
     table
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use iof_capture::{ProcessId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
+use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status, StdinUnavailable};
 use iof_shm_ring::CreateError;
 
@@ -13,8 +13,11 @@ use crate::core::deliver_error::DeliverError;
 use crate::core::delivery::Delivery;
 use crate::core::effects::{Command, HandleOp};
 use crate::core::ids::{JobId, PageId, StreamName};
-use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks, SignalReach};
+use crate::core::job::{
+    CHANNELS, JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach,
+};
 use crate::core::logs::Requester;
+use crate::core::nodes::{Node, NodeId, NodeReport};
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::StreamState;
 use crate::core::upcall::{LogCallback, TakenCallback};
@@ -29,6 +32,8 @@ pub(crate) struct NewJob<'a> {
     /// Whether it also has remote ranks.
     pub elsewhere: bool,
     pub launching: BTreeMap<Rank, Launching>,
+    /// The other nodes on which all of these ranks are to be started; none if they are local.
+    pub nodes: &'a [Node],
 }
 
 /// A running rank that is registered.
@@ -79,11 +84,12 @@ impl Core {
     /// other nodes does not take the name if the new job has ranks elsewhere, provided no rank
     /// occurs in both.
     pub(crate) fn begin_job(&mut self, new: NewJob<'_>) -> Option<JobId> {
-        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching } = new;
+        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching, nodes } = new;
         let options = self.settings.options.under(directives);
         let job = JobState::new(grace, options, directives.forward);
         let job = job.launching_ranks(launching, early_end_policy);
         let job = if elsewhere { job.with_remote_ranks() } else { job };
+        let job = if nodes.is_empty() { job } else { job.on_nodes(nodes) };
         let run = match self.jobs.get_mut(nspace) {
             Some(known) if known.is_remote_part_of(&job) => {
                 known.add_local_part(job);
@@ -156,8 +162,9 @@ impl Core {
         });
         let ids = streams.each_ref().map(|(id, _)| *id);
         let has_stdin = stdin_unavailable.is_none();
-        let rank = RankState::new(ids, launching.unwrap_or_default(), signals, stdin_unavailable, own_stdin);
-        let (process, target) = (rank.process(), rank.target());
+        let launching = launching.unwrap_or_default();
+        let rank = RankState::new(Place::Here(ids), launching, signals, stdin_unavailable, own_stdin);
+        let (process, target) = (ProcessId(ids[0].0), TargetId(ids[0].0));
         self.jobs.add_rank(source, rank, has_stdin);
         Ok(RegisteredRank { streams, process, target })
     }
@@ -186,12 +193,7 @@ impl Core {
         self.announce_end(nspace);
         let job = self.forget_job(nspace)?;
         let sources = job.streams();
-        for (_, rank) in job.ranks() {
-            self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
-            if rank.stdin_unavailable().is_none() {
-                self.effects.commands.push(Command::Shut(rank.target()));
-            }
-        }
+        job.ranks().for_each(|(_, rank)| self.remove_rank(rank));
         self.release_backlog(&sources);
         self.graces.remove(&sources.iter().copied().collect());
         sources.into_iter().for_each(|source| self.forget_stream(source));
@@ -213,17 +215,43 @@ impl Core {
         self.job_mut(job)?.report_exit(rank)
     }
 
+    /// Processes what an edge reports.
+    pub(crate) fn node_reported(&mut self, id: &JobId, node: NodeId, report: NodeReport, now: Instant) {
+        let Some(job) = self.job_mut(id) else { return };
+        match report {
+            NodeReport::Started { pids } => {
+                if job.node_started(node, &pids, now) {
+                    self.all_registered(&id.nspace, now);
+                }
+            }
+            NodeReport::Exited { rank, exit, requested } => job.exited_there(rank, exit, requested, now),
+            NodeReport::StdinTaken { call, answer } => {
+                self.stdin_answered(PushId(call), Some((id.run, node)), answer);
+            }
+            NodeReport::Over { cut_off } => {
+                job.node_over(node, cut_off);
+                self.end_stdin_of((id.run, node));
+            }
+            NodeReport::Lost(lost) => {
+                job.node_lost(node, lost, now);
+                self.end_stdin_of((id.run, node));
+            }
+        }
+        self.jobs.schedule_early_end(&id.nspace, now);
+        self.announce_end(&id.nspace);
+    }
+
     /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
-    /// process groups because the terminal has sent it to the others. Returns the processes that
-    /// are to receive it.
+    /// process groups because the terminal has sent it to the others. Returns those that are to
+    /// receive it.
     pub(crate) fn signal_job(
         &mut self,
         job: &JobId,
         signal: Signal,
         groups_only: bool,
         now: Instant,
-    ) -> Vec<ProcessId> {
-        let Some(job) = self.job_mut(job) else { return Vec::new() };
+    ) -> Receivers {
+        let Some(job) = self.job_mut(job) else { return Receivers::default() };
         job.note_request(signal);
         if groups_only {
             job.note_signal_of_terminal(signal, now);

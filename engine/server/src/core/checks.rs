@@ -151,6 +151,7 @@ impl Core {
         let mut remains = self.remains();
         remains.retain(|table| match table.as_str() {
             "owed answers" | "pulls by call" | "demand" => self.owed.is_empty(),
+            "stdin calls" => false,
             "pushes" => !self.pushes.iter().all(|(_, push)| is_owed(push)),
             _ => true,
         });
@@ -172,6 +173,7 @@ impl Core {
             ("demand", self.demand.is_empty()),
             ("pulls by call", self.pulls_by_call.is_empty()),
             ("owed answers", self.owed.is_empty()),
+            ("stdin calls", self.stdin_calls.is_empty()),
             ("awaited answers", self.awaited.is_empty()),
             ("grace periods", self.graces.next_end().is_none()),
             ("pending connections", self.pending.is_empty()),

@@ -8,9 +8,11 @@ use iof_proto::Failure;
 use crate::core::Core;
 use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::ids::{JobId, PageId, PeerId, SignalRequest};
+use crate::core::job::Receivers;
 use crate::core::job_status::JobStatus;
+use crate::core::nodes::StdinNodes;
 use crate::core::notice::Notice;
-use crate::core::upcall::Upcall;
+use crate::core::upcall::{Piece, Upcall};
 
 /// A command to the capture thread. The driver adds the memory: reader pages, and the streams and
 /// inlets that [`Resources`](super::resources::Resources) has created.
@@ -79,9 +81,9 @@ impl Core {
     }
 }
 
-/// A change of the driver's handles: the rendezvous entries of jobs, the pidfds and terminals of
-/// ranks, and the memory that the engine shares with tools. None of these waits for another thread.
-/// What is removed is closed once the tables are unlocked.
+/// A change of the driver's handles: the rendezvous entries of jobs, the edges to their other nodes,
+/// the pidfds and terminals of ranks, and the memory that the engine shares with tools. None of these
+/// waits for another thread. What is removed is closed once the tables are unlocked.
 #[derive(Debug)]
 pub(crate) enum HandleOp {
     /// Publishes the name of a job, so that tools find the engine by it.
@@ -89,8 +91,11 @@ pub(crate) enum HandleOp {
     /// Forgets a job that was removed with this exit status.
     RemoveJob { run: u64, status: JobStatus },
     /// Sends a signal to ranks. If a tool has requested it, its answer follows as
-    /// [`Input::Signalled`](super::input::Input::Signalled).
-    Signal { ranks: Vec<ProcessId>, signal: Signal, requested: Option<SignalRequest> },
+    /// [`Input::Signalled`](super::input::Input::Signalled). Otherwise it is for whole jobs.
+    Signal { receivers: Receivers, signal: Signal, requested: Option<SignalRequest> },
+    /// Sends a piece of stdin to other nodes. The driver copies the piece before it sends a tool
+    /// credit for its bytes.
+    Stdin { push: PushId, nodes: StdinNodes, piece: Piece },
     /// Closes the terminal of a rank that has exited. With the master still open, closing the
     /// stream would not hang up the terminal of the rank's children.
     HangUp(ProcessId),

@@ -60,8 +60,7 @@ impl Core {
     /// streams are complete. A daemon may hold it open for ever without knowing.
     fn finish_stddiag(&mut self, proc: &Proc) {
         if let Some(rank) = self.jobs.rank(proc).filter(|rank| rank.leaves_stddiag()) {
-            let [_, _, stddiag] = rank.streams();
-            self.effects.commands.push(Command::Finish(stddiag));
+            self.effects.commands.extend(rank.streams().last().copied().map(Command::Finish));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use iof_capture::{Event, ProcessId, RequestId, Signal, StreamAnswer};
+use iof_capture::{Event, RequestId, Signal, StreamAnswer};
 use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::core::Core;
@@ -10,8 +10,9 @@ use crate::core::completion::Completion;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::effects::{Command, HandleOp};
 use crate::core::ids::{Call, JobId, PeerId, QueryId, SignalRequest};
-use crate::core::job::EndSteps;
+use crate::core::job::{EndSteps, Receivers};
 use crate::core::mpi::MpiEvent;
+use crate::core::nodes::{NodeId, NodeReport};
 use crate::core::requests::serve;
 use crate::core::upcall::{TakenCallback, Upcall};
 use crate::early_end::OPEN_AFTER_KILL;
@@ -35,8 +36,10 @@ pub(crate) enum Input {
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
     /// The signal that a tool has requested was sent to `count` ranks.
     Signalled { request: SignalRequest, count: usize },
-    /// The host has signalled the remote ranks of a request. The local ones `ranks` follow.
-    SignalledElsewhere { request: SignalRequest, signal: Signal, ranks: Vec<ProcessId> },
+    /// The host has signalled the remote ranks of a request. Those that the engine knows follow.
+    SignalledElsewhere { request: SignalRequest, signal: Signal, receivers: Receivers },
+    /// The edge to another node of a job reports something.
+    Node { job: JobId, node: NodeId, report: NodeReport },
     /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred
     /// it.
     Message { peer: PeerId, message: FromTool },
@@ -75,14 +78,16 @@ impl Core {
             Input::Captured(event) => self.captured(event, now),
             Input::StreamAnswered { request, answers } => self.stream_answered(request, answers, now),
             Input::CaptureEnded => self.capture_ended(now),
+            Input::Answered { call: Call::Stdin(push), answer } => {
+                self.stdin_answered(push, None, answer);
+            }
             Input::Answered { call, answer } => {
                 self.owed.answered(call);
                 match call {
                     Call::Pull(call) => self.answered(call, answer),
-                    Call::Stdin(push) => self.stdin_answered(push, answer),
                     Call::Log(step) => self.log_answered(step, answer),
-                    // These have answers of other types.
-                    Call::Approve(_) | Call::Query(_) => {}
+                    // These have answers of other types, or the input above.
+                    Call::Approve(_) | Call::Query(_) | Call::Stdin(_) => {}
                 }
             }
             Input::StdinFlow { source, paused, done } => {
@@ -94,9 +99,10 @@ impl Core {
                 self.query_answered(id, answer);
             }
             Input::Signalled { request, count } => self.signalled(request, count),
-            Input::SignalledElsewhere { request, signal, ranks } => {
-                self.effects.handles.push(HandleOp::Signal { ranks, signal, requested: Some(request) });
+            Input::SignalledElsewhere { request, signal, receivers } => {
+                self.effects.handles.push(HandleOp::Signal { receivers, signal, requested: Some(request) });
             }
+            Input::Node { job, node, report } => self.node_reported(&job, node, report, now),
             Input::Message { peer, message } => serve(self, peer, message, now)?,
             Input::Mpi { job, rank, event } => self.mpi_event(&job, rank, event, now),
             Input::Time => self.time_passed(now),
@@ -128,7 +134,7 @@ impl Core {
     /// which nothing can be logged any more.
     pub(super) fn time_passed(&mut self, now: Instant) {
         if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
-            let send = |(signal, ranks)| HandleOp::Signal { ranks, signal, requested: None };
+            let send = |(signal, receivers)| HandleOp::Signal { receivers, signal, requested: None };
             self.effects.handles.extend(signals.into_iter().map(send));
             self.graces.begin(now, OPEN_AFTER_KILL, finish);
             self.effects.ended_early = true;

@@ -2,22 +2,27 @@
 
 mod endings;
 mod rank;
+mod signals;
+mod there;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use iof_capture::{ProcessId, Signal, SourceId};
+use iof_capture::{ProcessId, SourceId};
 use iof_proto::{Channel, Channels, Rank};
 
 use crate::core::job_status::{FirstFailure, JobStatus};
+use crate::core::nodes::NodeLost;
 use crate::core::stream_options::StreamOptions;
 use crate::early_end::{EarlyEnd, EarlyEndPolicy};
 use crate::exit::Exit;
 
 pub(crate) use self::endings::EndSteps;
 pub use self::endings::{Ending, RankExit};
-pub(crate) use self::rank::{CHANNELS, Launching, RankState, SignalReach};
+pub(crate) use self::rank::{CHANNELS, Launching, Place, RankState, SignalReach};
+pub(crate) use self::signals::Receivers;
+use self::there::Nodes;
 
 /// How far a rank has come in MPI, once it has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +57,17 @@ pub(crate) struct JobState {
     forward: Option<Channels>,
     /// It was spawned or adopted by this engine, even if its local ranks failed to start.
     is_local: bool,
-    /// Its local ranks.
+    /// Its local ranks, and those on its other nodes.
     ranks: BTreeMap<Rank, RankState>,
+    /// Its other nodes, whose ranks the engine follows through its embedder's edges.
+    nodes: Nodes,
     /// Its local ranks that are still being started.
     launching: BTreeMap<Rank, Launching>,
     /// The local ranks that have begun MPI, also while they are being started.
     mpi: BTreeMap<Rank, MpiPhase>,
     /// The first local rank that has exited without having begun MPI.
     uninitialized: Option<Rank>,
-    /// All local ranks were started.
+    /// All local ranks were started, and all ranks of its other nodes.
     started: bool,
     /// The state of its remote ranks.
     remote: RemoteRanks,
@@ -76,7 +83,7 @@ pub(crate) struct JobState {
     /// The embedder has released the backlog: no more output is kept for tools that have not
     /// registered yet.
     release_backlog: bool,
-    /// The number of local ranks in `ranks` that have not exited.
+    /// The number of ranks in `ranks` that have not exited.
     running: usize,
     /// The number of streams of local ranks that are not complete.
     open_streams: usize,
@@ -88,7 +95,7 @@ pub(crate) struct JobState {
     early_end_policy: EarlyEndPolicy,
     /// How the engine ended the job early.
     early_end: Option<EarlyEnd>,
-    /// The ends of its local ranks, in the order in which they were detected.
+    /// The ends of its ranks, in the order in which they were detected.
     endings: Vec<EndingEntry>,
 }
 
@@ -106,6 +113,7 @@ impl JobState {
             forward,
             is_local: true,
             ranks: BTreeMap::new(),
+            nodes: Nodes::default(),
             launching: BTreeMap::new(),
             mpi: BTreeMap::new(),
             uninitialized: None,
@@ -157,7 +165,9 @@ impl JobState {
     /// local part: tools could not tell the streams of a second start from those of the first.
     pub(super) fn is_remote_part_of(&self, local: &JobState) -> bool {
         let are_remote = [self.remote, local.remote] == [RemoteRanks::Running; 2] && !self.is_local;
-        are_remote && !self.delivered.keys().any(|(rank, _)| local.launching.contains_key(rank))
+        are_remote
+            && local.nodes.is_empty()
+            && !self.delivered.keys().any(|(rank, _)| local.launching.contains_key(rank))
     }
 
     /// Adds the local part of the job.
@@ -250,7 +260,7 @@ impl JobState {
         !self.started
     }
 
-    /// Returns a local rank that was started.
+    /// Returns a rank that was started here, or that runs on another node of the job.
     pub(crate) fn rank(&self, rank: Rank) -> Option<&RankState> {
         self.ranks.get(&rank)
     }
@@ -259,12 +269,13 @@ impl JobState {
         self.ranks.get_mut(&rank)
     }
 
-    /// Returns the local ranks that were started, in ascending order.
+    /// Returns the ranks that were started here, or run on other nodes of the job, in ascending
+    /// order.
     pub(crate) fn ranks(&self) -> impl DoubleEndedIterator<Item = (Rank, &RankState)> {
         self.ranks.iter().map(|(rank, state)| (*rank, state))
     }
 
-    /// Returns the highest local rank that was started; [`Rank::UNDEF`] if none was.
+    /// Returns the highest of these ranks; [`Rank::UNDEF`] if none was.
     pub(crate) fn last_rank(&self) -> Rank {
         self.ranks.keys().next_back().copied().unwrap_or(Rank::UNDEF)
     }
@@ -284,7 +295,7 @@ impl JobState {
     /// if the engine detects the exit of this rank, or it was reported before.
     pub(super) fn report_exit(&mut self, rank: Rank) -> Option<ProcessId> {
         let rank = self.ranks.get_mut(&rank)?;
-        rank.report_exit().then(|| rank.process())
+        if rank.report_exit() { rank.process() } else { None }
     }
 
     /// Notes that the stream of a local rank is complete, which was `closed` if it did not reach
@@ -302,31 +313,6 @@ impl JobState {
         self.cut_off.extend(is_cut_off.then_some((rank, channel)));
         is_cut_off
     }
-
-    /// Notes that `signal` is sent to the local ranks for which `is_wanted`, see
-    /// [`Job::signal`](crate::Job::signal). Returns their processes, which are to receive it.
-    pub(crate) fn signal(
-        &mut self,
-        signal: Signal,
-        now: Instant,
-        is_wanted: impl Fn(Rank, SignalReach) -> bool,
-    ) -> Vec<ProcessId> {
-        let mut processes = Vec::new();
-        for (rank, state) in &mut self.ranks {
-            if state.signal_reach().is_some_and(|reach| is_wanted(*rank, reach)) {
-                state.note_signal(signal, now);
-                processes.push(state.process());
-            }
-        }
-        processes
-    }
-
-    /// Notes that the terminal has sent `signal` to the ranks in the embedder's process group.
-    pub(crate) fn note_signal_of_terminal(&mut self, signal: Signal, now: Instant) {
-        for state in self.ranks.values_mut().filter(|state| state.shares_group()) {
-            state.note_signal(signal, now);
-        }
-    }
 }
 
 /// Remote ranks, and what is logged.
@@ -336,10 +322,10 @@ impl JobState {
         self.remote
     }
 
-    /// Returns the remote ranks whose output was delivered.
+    /// Returns the remote ranks whose output was delivered, and of which nothing else is known.
     pub(crate) fn delivered_ranks(&self) -> BTreeSet<Rank> {
         let wrote = self.delivered.keys().map(|(rank, _)| *rank);
-        wrote.filter(|rank| !self.has_local_rank(*rank)).collect()
+        wrote.filter(|rank| !self.has_local_rank(*rank) && !self.ranks.contains_key(rank)).collect()
     }
 
     /// Returns the stream of a remote rank.
@@ -349,7 +335,7 @@ impl JobState {
 
     /// Returns the streams of a local or remote rank.
     pub(crate) fn streams_of(&self, rank: Rank) -> Vec<SourceId> {
-        let local = self.rank(rank).into_iter().flat_map(|rank| rank.streams().to_vec());
+        let local = self.rank(rank).into_iter().flat_map(RankState::streams).copied();
         let delivered = CHANNELS.iter().filter_map(|channel| self.delivered_stream(rank, *channel));
         local.chain(delivered).collect()
     }
@@ -400,12 +386,12 @@ impl JobState {
 
 /// What is complete.
 impl JobState {
-    /// Returns whether all local ranks have exited.
+    /// Returns whether all ranks have exited that were started here or run on other nodes of the job.
     pub(crate) fn has_exited(&self) -> bool {
         self.started && self.running == 0
     }
 
-    /// Returns the exit status of the local ranks so far.
+    /// Returns the exit status of these ranks so far.
     pub(crate) fn status(&self) -> JobStatus {
         JobStatus {
             first_failure: self.first_failure.get(),
@@ -414,26 +400,34 @@ impl JobState {
         }
     }
 
-    /// Returns whether all local ranks have exited and their streams are complete.
+    /// Returns whether all these ranks have exited and their streams are complete.
     pub(crate) fn is_drained(&self) -> bool {
-        self.has_exited() && self.open_streams == 0
+        self.has_exited() && self.open_streams == 0 && (self.nodes.is_empty() || self.is_delivered())
+    }
+
+    /// Returns whether the remote part of the job has ended and its streams are complete.
+    fn is_delivered(&self) -> bool {
+        self.remote != RemoteRanks::Running && self.open_deliveries == 0
     }
 
     /// Returns whether `rank` is a local rank, which runs or is being started.
     pub(crate) fn has_local_rank(&self, rank: Rank) -> bool {
-        self.ranks.contains_key(&rank) || self.launching.contains_key(&rank)
+        self.rank(rank).is_some_and(|rank| rank.node().is_none()) || self.launching.contains_key(&rank)
     }
 
-    /// Returns the ranks that are known: the local ones, and the remote ones with delivered output.
+    /// Returns the ranks that are known: those started here or on other nodes of the job, and those
+    /// with delivered output, possibly twice.
     pub(crate) fn known_ranks(&self) -> impl Iterator<Item = Rank> {
-        let local = self.ranks.keys().chain(self.launching.keys());
-        local.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
+        let started = self.ranks.keys().chain(self.launching.keys());
+        started.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
     }
 
     /// Returns whether `rank` is among the known ranks.
     pub(crate) fn has_rank(&self, rank: Rank) -> bool {
         let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);
-        self.has_local_rank(rank) || self.delivered.range(channels).next().is_some()
+        self.has_local_rank(rank)
+            || self.ranks.contains_key(&rank)
+            || self.delivered.range(channels).next().is_some()
     }
 
     /// Returns whether all ranks are known, so that no stream of a new rank can appear.
@@ -461,11 +455,11 @@ impl JobState {
 
     /// Returns all streams of the job.
     pub(crate) fn streams(&self) -> Vec<SourceId> {
-        let local = self.ranks.values().flat_map(RankState::streams);
+        let local = self.ranks.values().flat_map(RankState::streams).copied();
         local.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
     }
 
-    /// Returns the first local rank that failed, and its exit status.
+    /// Returns the first rank that failed, and its exit status.
     pub(crate) fn first_failure(&self) -> Option<(Rank, Exit)> {
         self.first_failure.get()
     }
@@ -481,15 +475,15 @@ impl JobState {
     /// Returns the exit code of the job as a whole, if it is known.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
-        // Without a rank here, the job has no exit code of its own.
+        // Without ranks of its own, the job has no exit code of its own.
         let has_own = self.is_local && !self.ranks.is_empty();
         reported.or_else(|| has_own.then(|| self.status().code()))
     }
 }
 
 /// An entry of the list from which [`Endings`](crate::Endings) are made.
-#[derive(Clone, Copy)]
 enum EndingEntry {
     Rank(Rank),
+    Lost(NodeLost),
     Early,
 }

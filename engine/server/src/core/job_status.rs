@@ -7,7 +7,7 @@ use iof_proto::{Channel, Rank};
 use crate::early_end::{EarlyEnd, EndCause, TIMEOUT_CODE};
 use crate::exit::Exit;
 
-/// The exit status of a job's local ranks.
+/// The exit status of a job's ranks: the local ones, and those on its other nodes.
 #[derive(Clone, Debug, Default)]
 pub struct JobStatus {
     /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
@@ -44,7 +44,7 @@ impl JobStatus {
 
 /// The failure of a job's ranks that counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FirstFailure {
+pub(crate) struct FirstFailure {
     failure: Option<(Rank, Exit)>,
     requested: bool,
 }
@@ -52,7 +52,7 @@ pub struct FirstFailure {
 impl FirstFailure {
     /// Notes that a rank has failed, and whether it ended [on request](crate::RankExit::requested).
     /// Among ranks that did, those with a known exit status come first.
-    pub fn note(&mut self, failure: (Rank, Exit), requested: bool) {
+    pub(crate) fn note(&mut self, failure: (Rank, Exit), requested: bool) {
         let was_unknown = self.failure.is_some_and(|(_, exit)| exit == Exit::Unknown);
         let is_better = !requested || (was_unknown && failure.1 != Exit::Unknown);
         if self.failure.is_none() || (self.requested && is_better) {
@@ -62,7 +62,7 @@ impl FirstFailure {
 
     /// Returns the first rank that failed, with its exit status. Ranks that ended on request count
     /// only if no other rank has failed.
-    pub fn get(self) -> Option<(Rank, Exit)> {
+    pub(crate) fn get(self) -> Option<(Rank, Exit)> {
         self.failure
     }
 }

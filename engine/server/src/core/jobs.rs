@@ -38,7 +38,7 @@ impl Jobs {
         self.by_name.iter()
     }
 
-    /// Returns a local rank.
+    /// Returns a rank that was started here, or that runs on another node of its job.
     pub(crate) fn rank(&self, proc: &Proc) -> Option<&RankState> {
         self.get(&proc.nspace)?.rank(proc.rank)
     }
@@ -77,10 +77,8 @@ impl Jobs {
 
     /// Adds a local rank to its job. `has_stdin` specifies that its stdin can be pushed to.
     pub(crate) fn add_rank(&mut self, proc: Proc, rank: RankState, has_stdin: bool) {
-        self.processes.insert(rank.process(), proc.clone());
-        if has_stdin {
-            self.stdins.insert(rank.target(), proc.clone());
-        }
+        self.processes.extend(rank.process().map(|process| (process, proc.clone())));
+        self.stdins.extend(rank.target().filter(|_| has_stdin).map(|target| (target, proc.clone())));
         if let Some(job) = self.by_name.get_mut(&proc.nspace) {
             job.add_rank(proc.rank, rank);
         }
@@ -92,8 +90,8 @@ impl Jobs {
         let Some(job) = self.by_name.get_mut(nspace) else { return Vec::new() };
         let ranks: Vec<RankState> = job.take_ranks().into_values().collect();
         for rank in &ranks {
-            self.processes.remove(&rank.process());
-            self.stdins.remove(&rank.target());
+            rank.process().map(|process| self.processes.remove(&process));
+            rank.target().map(|target| self.stdins.remove(&target));
         }
         ranks
     }
@@ -122,7 +120,7 @@ impl Jobs {
     pub(super) fn shut(&mut self, target: TargetId) {
         let Some(Proc { nspace, rank }) = self.stdins.remove(&target) else { return };
         let rank = self.by_name.get_mut(&nspace).and_then(|job| job.rank_mut(rank));
-        rank.filter(|rank| rank.target() == target).map(RankState::close_stdin);
+        rank.filter(|rank| rank.target() == Some(target)).map(RankState::close_stdin);
     }
 
     /// Notes that something was logged to a job.

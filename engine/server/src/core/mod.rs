@@ -47,6 +47,7 @@ pub(crate) mod log_routes;
 mod logging;
 pub(crate) mod logs;
 pub(crate) mod mpi;
+pub(crate) mod nodes;
 pub(crate) mod notice;
 pub(crate) mod outgoing;
 mod owed;
@@ -71,6 +72,7 @@ pub(crate) mod resources;
 pub(crate) mod settings;
 mod shed;
 mod signals;
+mod stdin_calls;
 pub(crate) mod stream_options;
 mod stream_state;
 mod stream_table;
@@ -97,6 +99,7 @@ use crate::core::push_table::Pushes;
 use crate::core::query::Queries;
 use crate::core::resources::Resources;
 use crate::core::settings::Settings;
+use crate::core::stdin_calls::StdinCalls;
 use crate::core::stream_table::StreamTable;
 use crate::core::tools::Tools;
 
@@ -108,6 +111,7 @@ pub(crate) struct Core {
     kept_streams: BTreeSet<SourceId>,
     tools: Tools,
     pushes: Pushes,
+    stdin_calls: StdinCalls,
     queries: Queries,
     logs: Logs,
     /// Sources that tools have asked the host for.
@@ -148,6 +152,7 @@ impl Core {
             kept_streams: BTreeSet::new(),
             tools: Tools::new(first_peer),
             pushes: Pushes::default(),
+            stdin_calls: StdinCalls::default(),
             queries: Queries::default(),
             logs,
             demand: Demand::default(),

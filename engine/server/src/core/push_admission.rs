@@ -9,7 +9,7 @@ use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Stdin
 use crate::config::MIN_CACHE_SIZE;
 use crate::core::Core;
 use crate::core::client::Client;
-use crate::core::job::{RankState, RemoteRanks};
+use crate::core::job::{JobState, RankState, RemoteRanks};
 use crate::core::limits::Limits;
 use crate::core::stream_options::limit_cache_size;
 
@@ -36,13 +36,13 @@ pub(super) struct Admitted {
 
 impl Admitted {
     /// Adds a rank that runs here. The embedder's `own` tools may push to more of them.
-    fn admit(&mut self, proc: Proc, rank: &RankState, own: bool) {
+    fn admit(&mut self, proc: Proc, target: TargetId, rank: &RankState, own: bool) {
         match rank.stdin_unavailable() {
             None if rank.has_own_stdin() && !own => {
                 self.unavailable.insert(proc, StdinUnavailable::Inherited);
             }
             None => {
-                self.local.insert(rank.target(), proc);
+                self.local.insert(target, proc);
             }
             Some(why) => {
                 self.unavailable.insert(proc, why);
@@ -93,17 +93,20 @@ impl Core {
             let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
             let job = self.jobs.get(&proc.nspace);
             let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
+            let local = |(rank, state): (Rank, _)| Some((rank, state, RankState::target(state)?));
             if proc.rank == Rank::WILDCARD {
-                for (rank, state) in job.ranks() {
-                    admitted.admit(Proc::new(proc.nspace.clone(), rank), state, own);
+                for (rank, state, target) in job.ranks().filter_map(local) {
+                    admitted.admit(Proc::new(proc.nspace.clone(), rank), target, state, own);
                 }
                 if job.remote() == RemoteRanks::Running {
-                    self.admit_elsewhere(&mut admitted, proc);
+                    self.admit_elsewhere(&mut admitted, proc, job);
                 }
-            } else if let Some(state) = job.rank(proc.rank) {
-                admitted.admit(proc.clone(), state, own);
-            } else if job.remote() == RemoteRanks::Running {
-                self.admit_elsewhere(&mut admitted, proc);
+            } else if let Some((_, state, target)) =
+                job.rank(proc.rank).and_then(|state| local((proc.rank, state)))
+            {
+                admitted.admit(proc.clone(), target, state, own);
+            } else if job.has_ranks_of_host() || job.rank(proc.rank).is_some() {
+                self.admit_elsewhere(&mut admitted, proc, job);
             } else {
                 let last = job.last_rank();
                 let reason =
@@ -131,8 +134,8 @@ impl Core {
         }
     }
 
-    fn admit_elsewhere(&self, admitted: &mut Admitted, proc: &Proc) {
-        if self.settings.host_stdin {
+    fn admit_elsewhere(&self, admitted: &mut Admitted, proc: &Proc, job: &JobState) {
+        if self.settings.host_stdin || job.has_nodes() {
             admitted.elsewhere.push(proc.clone());
         } else {
             admitted.unavailable.insert(proc.clone(), StdinUnavailable::Elsewhere);

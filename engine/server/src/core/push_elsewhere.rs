@@ -1,16 +1,21 @@
-//! Pushes to ranks that run elsewhere: the host receives the bytes, one piece at a time.
+//! Pushes to ranks that run elsewhere: the host and the nodes of jobs receive the bytes, one piece
+//! at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use iof_capture::PushId;
 use iof_proto::{Failure, Nspace, PartialCause, Proc, Rank};
 
 use crate::core::Core;
+use crate::core::effects::HandleOp;
 use crate::core::ids::Call;
+use crate::core::nodes::{NodeKey, StdinNodes};
 use crate::core::owed::size_of_procs;
 use crate::core::peer::Peer;
 use crate::core::push::{Elsewhere, Push};
-use crate::core::upcall::Upcall;
+use crate::core::stdin_calls::{StdinTaker, closed};
+use crate::core::upcall::{StdinPush, Upcall};
 
 impl Core {
     /// Returns the ongoing pushes that share a target with `targets`.
@@ -71,20 +76,66 @@ impl Core {
         next.collect()
     }
 
-    /// Gives the host the next piece of a push, if one is due.
+    /// Gives the host and the nodes of jobs the next piece of a push, if one is due.
     pub(super) fn continue_elsewhere(&mut self, id: PushId) {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
         let Some((stdin, piece)) = push.next_piece(paused) else { return };
         let size = piece.len.saturating_add(size_of_procs(&stdin.targets));
-        match self.owed.note(Call::Stdin(id), push.client(), size) {
-            Ok(()) => self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, piece }),
-            Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
+        if let Err(failure) = self.owed.note(Call::Stdin(id), push.client(), size) {
+            return push.give_up_elsewhere(PartialCause::Failed(failure.to_string()));
+        }
+        let (nodes, targets) = self.stdin_takers(&stdin.targets);
+        let is_for_host = !targets.is_empty();
+        let mut takers: BTreeSet<StdinTaker> = nodes.keys().copied().map(Some).collect();
+        if is_for_host || nodes.is_empty() {
+            takers.insert(None);
+        }
+        self.stdin_calls.insert(id, takers);
+        if is_for_host {
+            let stdin = Arc::new(StdinPush { targets, ..StdinPush::clone(&stdin) });
+            self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, piece });
+        } else if nodes.is_empty() {
+            return self.stdin_answered(id, None, closed());
+        }
+        if !nodes.is_empty() {
+            self.effects.handles.push(HandleOp::Stdin { push: id, nodes, piece });
         }
     }
 
-    /// Processes the host's answer for a piece.
-    pub(crate) fn stdin_answered(&mut self, id: PushId, answer: Result<(), Failure>) {
+    /// Answers for a node that has ended: no rank is left to read what it has not answered.
+    pub(super) fn end_stdin_of(&mut self, node: NodeKey) {
+        let taker = Some(node);
+        for push in self.stdin_calls.waiting_for(taker) {
+            self.stdin_answered(push, taker, closed());
+        }
+    }
+
+    /// Returns the nodes that receive stdin for `targets`, and those of `targets` that the host
+    /// receives.
+    fn stdin_takers(&self, targets: &[Proc]) -> (StdinNodes, Vec<Proc>) {
+        let (mut nodes, mut host) = (StdinNodes::new(), Vec::new());
+        for target in targets {
+            let Some(job) = self.jobs.get(&target.nspace).filter(|job| job.has_nodes()) else {
+                host.push(target.clone());
+                continue;
+            };
+            if target.rank == Rank::WILDCARD {
+                nodes.extend(job.open_nodes().map(|node| ((job.run(), node), None)));
+            } else if let Some(node) = job.rank(target.rank).and_then(|rank| rank.node())
+                && job.open_nodes().any(|open| open == node)
+                && let Some(ranks) = nodes.entry((job.run(), node)).or_insert_with(|| Some(Vec::new()))
+            {
+                ranks.push(target.rank);
+            }
+        }
+        (nodes, host)
+    }
+
+    /// Processes an answer for a piece.
+    pub(crate) fn stdin_answered(&mut self, id: PushId, taker: StdinTaker, answer: Result<(), Failure>) {
+        let Some(answer) = self.stdin_calls.answered(id, taker, answer) else { return };
+        self.owed.answered(Call::Stdin(id));
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if let Some(source) = push.piece_answered(answer) {
             self.set_stdin_flow(Some(source), true);

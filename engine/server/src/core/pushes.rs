@@ -286,7 +286,7 @@ impl Core {
     /// with nothing to write would not notice the end.
     pub(crate) fn shut_if_unread(&mut self, proc: &Proc) {
         let rank = self.jobs.rank(proc).filter(|rank| rank.stdin_unavailable().is_none());
-        let target = rank.map(RankState::target);
+        let target = rank.and_then(RankState::target);
         self.effects.commands.extend(target.map(Command::ShutUnread));
     }
 

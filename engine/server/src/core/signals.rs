@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use iof_capture::{ProcessId, Signal};
+use iof_capture::Signal;
 use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
 
 use crate::core::Core;
 use crate::core::client::Client;
 use crate::core::effects::HandleOp;
 use crate::core::ids::{PeerId, SignalRequest};
-use crate::core::job::RemoteRanks;
+use crate::core::job::Receivers;
 use crate::core::upcall::Upcall;
 
 impl Core {
-    /// Sends the signal with this number to the local ranks among `procs`, and has the host send it
-    /// to the remote ones. The answer to the tool follows when the signals are sent.
+    /// Sends the signal with this number to the ranks among `procs` that the engine knows, and has
+    /// the host send it to the other remote ones. The answer to the tool follows when the signals are sent.
     pub(crate) fn signal(
         &mut self,
         peer_id: PeerId,
@@ -27,22 +27,23 @@ impl Core {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let permitted = permit(peer.client(), self.settings.uid);
         match permitted.and_then(|()| self.note_signal(procs, number, now)) {
-            Ok((signal, ranks)) => {
+            Ok((signal, receivers)) => {
                 let requested = SignalRequest { peer: peer_id, request, elsewhere: 0 };
                 self.request_begun(peer_id);
                 let remote = self.elsewhere_of(procs);
                 if remote.is_empty() {
                     let requested = Some(requested);
-                    self.effects.handles.push(HandleOp::Signal { ranks, signal, requested });
+                    self.effects.handles.push(HandleOp::Signal { receivers, signal, requested });
                 } else {
-                    self.effects.upcalls.push(Upcall::Signal { procs: remote, signal, requested, ranks });
+                    let upcall = Upcall::Signal { procs: remote, signal, requested, receivers };
+                    self.effects.upcalls.push(upcall);
                 }
             }
             Err(failure) => self.answer_signal(peer_id, request, Err(failure)),
         }
     }
 
-    /// Answers a tool whose signal was sent to `count` local ranks.
+    /// Answers a tool whose signal was sent to `count` ranks that the engine knows.
     pub(crate) fn signalled(&mut self, requested: SignalRequest, count: usize) {
         let SignalRequest { peer, request, elsewhere } = requested;
         let count = count.saturating_add(elsewhere);
@@ -56,14 +57,13 @@ impl Core {
         }
     }
 
-    /// Notes that a signal is sent. Returns it, with the processes that are to receive it. Nothing
-    /// is sent if a job or a rank does not exist.
+    /// Notes that a signal is sent. Returns it, with those that are to receive it. Nothing is sent if a job or a rank does not exist.
     fn note_signal(
         &mut self,
         procs: &[Proc],
         number: i32,
         now: Instant,
-    ) -> Result<(Signal, Vec<ProcessId>), Failure> {
+    ) -> Result<(Signal, Receivers), Failure> {
         let signal = Signal::try_from(number)
             .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
         procs.iter().try_for_each(|proc| self.check_signalled(proc))?;
@@ -72,17 +72,19 @@ impl Core {
         for Proc { nspace, rank } in procs {
             wanted.entry(nspace).or_default().insert(*rank);
         }
-        let mut processes = Vec::new();
+        let mut all = Receivers::default();
         for (nspace, ranks) in wanted {
-            let is_wanted = |local: Rank| ranks.contains(&Rank::WILDCARD) || ranks.contains(&local);
-            let job = self.jobs.get_mut(nspace);
-            processes
-                .extend(job.into_iter().flat_map(|job| job.signal(signal, now, |local, _| is_wanted(local))));
+            let is_wanted = |rank: Rank| ranks.contains(&Rank::WILDCARD) || ranks.contains(&rank);
+            if let Some(job) = self.jobs.get_mut(nspace) {
+                let Receivers { processes, there } = job.signal(signal, now, |rank, _| is_wanted(rank));
+                all.processes.extend(processes);
+                all.there.extend(there);
+            }
         }
-        Ok((signal, processes))
+        Ok((signal, all))
     }
 
-    /// Returns those of `procs` among which remote ranks are, or may be, each once. A whole job
+    /// Returns those of `procs` among which ranks of the host are, or may be, each once. A whole job
     /// includes its ranks.
     fn elsewhere_of(&self, procs: &[Proc]) -> Vec<Proc> {
         let elsewhere: BTreeSet<&Proc> = procs.iter().filter(|proc| self.is_elsewhere(proc)).collect();
@@ -93,14 +95,14 @@ impl Core {
         elsewhere.into_iter().filter(is_named).cloned().collect()
     }
 
-    /// Returns whether remote ranks are, or may be, among `proc`.
+    /// Returns whether ranks of the host are, or may be, among `proc`.
     fn is_elsewhere(&self, Proc { nspace, rank }: &Proc) -> bool {
-        let job = self.jobs.get(nspace).filter(|job| job.remote() == RemoteRanks::Running);
+        let job = self.jobs.get(nspace).filter(|job| job.has_ranks_of_host());
         job.is_some_and(|job| !job.has_local_rank(*rank))
     }
 
-    /// Checks that `proc` is a local rank, one that may be remote, or the wildcard rank of a job
-    /// whose local ranks are all started.
+    /// Checks that `proc` is a known rank, one that may be remote, or the wildcard rank of a job
+    /// whose known ranks are all started.
     fn check_signalled(&self, proc: &Proc) -> Result<(), Failure> {
         let Proc { nspace, rank } = proc;
         let failed = |status, reason: String| Err(Failure::new(status, reason));
@@ -110,10 +112,11 @@ impl Core {
         if job.is_starting() {
             return failed(Status::ERR_RESOURCE_BUSY, format!("job {nspace} is being started: try again"));
         }
-        if *rank == Rank::WILDCARD || job.has_local_rank(*rank) || self.is_elsewhere(proc) {
+        if *rank == Rank::WILDCARD || job.rank(*rank).is_some() || self.is_elsewhere(proc) {
             return Ok(());
         }
-        failed(Status::ERR_NOT_FOUND, format!("job {nspace} has no rank {rank} on this node"))
+        let place = if job.has_nodes() { "" } else { " on this node" };
+        failed(Status::ERR_NOT_FOUND, format!("job {nspace} has no rank {rank}{place}"))
     }
 }
 

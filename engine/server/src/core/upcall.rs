@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use iof_capture::{ProcessId, PushId, Signal};
+use iof_capture::{PushId, Signal};
 use iof_proto::{Info, Log, LogReport, Proc, Query, socket};
 
 use crate::core::demand::{CallId, Sources};
 use crate::core::ids::{LogStep, PeerId, QueryId, SignalRequest};
+use crate::core::job::Receivers;
 
 /// The callback that an embedder passes with a message.
 pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
@@ -66,9 +67,9 @@ pub(crate) enum Upcall {
     Signal {
         procs: Vec<Proc>,
         signal: Signal,
-        /// The request, and the local ranks to signal afterwards.
+        /// The request, and the other ranks to signal afterwards.
         requested: SignalRequest,
-        ranks: Vec<ProcessId>,
+        receivers: Receivers,
     },
     Log {
         step: LogStep,

@@ -13,13 +13,10 @@ impl Core {
     /// processes, whose exits are not used.
     pub(crate) fn withdraw_ranks(&mut self, nspace: &Nspace) {
         let ranks = self.jobs.take_ranks(nspace);
-        self.graces.remove(&ranks.iter().flat_map(RankState::streams).collect());
+        self.graces.remove(&ranks.iter().flat_map(RankState::streams).copied().collect());
         for rank in ranks {
-            self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
-            if rank.stdin_unavailable().is_none() {
-                self.effects.commands.push(Command::Shut(rank.target()));
-            }
-            for source in rank.streams() {
+            self.remove_rank(&rank);
+            for &source in rank.streams() {
                 let Some(stream) = self.streams.get_mut(&source) else { continue };
                 if stream.withdraw() {
                     self.forget_withdrawn(source);
@@ -28,6 +25,13 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Forgets the process and the stdin of a rank, if it is local.
+    pub(super) fn remove_rank(&mut self, rank: &RankState) {
+        self.effects.handles.extend(rank.process().map(HandleOp::RemoveRank));
+        let target = rank.target().filter(|_| rank.stdin_unavailable().is_none());
+        self.effects.commands.extend(target.map(Command::Shut));
     }
 
     /// Forgets a complete stream of a rank that was removed.

@@ -10,6 +10,7 @@ use super::{ConnectionId, SimulatedEngine};
 use crate::core::demand::Sources;
 use crate::core::ids::{Call, PeerId, SignalRequest};
 use crate::core::input::Input;
+use crate::core::job::Receivers;
 use crate::core::pending::Ended;
 use crate::core::upcall::{TakenCallback, Upcall};
 use crate::grant::Grant;
@@ -84,7 +85,7 @@ pub enum HostCall {
 pub(super) struct SignalCalls {
     /// Whether they wait. Otherwise each is answered at once, without remote ranks.
     wait: bool,
-    calls: BTreeMap<u64, (SignalRequest, Signal, Vec<ProcessId>)>,
+    calls: BTreeMap<u64, (SignalRequest, Signal, Receivers)>,
     last: u64,
 }
 
@@ -105,9 +106,10 @@ impl SimulatedEngine {
     pub(super) fn take_upcalls(&mut self) {
         for upcall in self.core.take_upcalls() {
             match upcall {
-                Upcall::Signal { signal, requested: request, ranks, .. } if !self.signals.wait => {
+                Upcall::Signal { signal, requested: request, receivers, .. } if !self.signals.wait => {
                     // Only messages can break the protocol.
-                    let _ = self.core.handle(Input::SignalledElsewhere { request, signal, ranks }, self.now);
+                    let input = Input::SignalledElsewhere { request, signal, receivers };
+                    let _ = self.core.handle(input, self.now);
                 }
                 upcall => self.upcalls.push(DueUpcall::new(upcall, &self.memory)),
             }
@@ -161,9 +163,9 @@ impl SimulatedEngine {
     }
     /// Notes that the host has sent the signal of a call to `count` remote ranks.
     pub fn signalled_elsewhere(&mut self, call: u64, count: usize) {
-        if let Some((mut request, signal, ranks)) = self.signals.calls.remove(&call) {
+        if let Some((mut request, signal, receivers)) = self.signals.calls.remove(&call) {
             request.elsewhere = count;
-            self.handle(Input::SignalledElsewhere { request, signal, ranks });
+            self.handle(Input::SignalledElsewhere { request, signal, receivers });
         }
     }
 
@@ -214,13 +216,13 @@ impl SimulatedEngine {
             }
             Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
             Upcall::Log { step, .. } => HostCall::Log(CallToken(Call::Log(step))),
-            Upcall::Signal { procs, signal, requested, ranks } => {
+            Upcall::Signal { procs, signal, requested, receivers } => {
                 let SignalCalls { calls, last, .. } = &mut self.signals;
                 *last += 1;
                 let SignalRequest { peer: tool, request, .. } = requested;
-                let call =
-                    HostCall::Signal { call: *last, tool, request, procs, signal, ranks: ranks.clone() };
-                calls.insert(*last, (requested, signal, ranks));
+                let ranks = receivers.processes.clone();
+                let call = HostCall::Signal { call: *last, tool, request, procs, signal, ranks };
+                calls.insert(*last, (requested, signal, receivers));
                 call
             }
             Upcall::Logged { done, report } => {

@@ -10,11 +10,13 @@ use iof_shm_ring::Stream;
 use super::SimulatedEngine;
 use crate::core::calls::{self, DeliveredBytes, DeliveredEnd, NewRank, RegisteredRank};
 use crate::core::deliver_error::DeliverError;
+use crate::core::effects::HandleOp;
 use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::job::{CHANNELS, JobState, Launching, SignalReach};
 use crate::core::job_status::JobStatus;
 use crate::core::mpi::MpiEvent;
+use crate::core::nodes::{Node, NodeId, NodeReport};
 use crate::early_end::EarlyEndPolicy;
 
 /// A job that begins.
@@ -103,8 +105,9 @@ pub struct AddedRank {
 }
 
 impl SimulatedEngine {
-    /// Reserves the name of a job. Returns the number of its run, unless the name is taken.
-    pub fn begin(&mut self, new: &NewJob) -> Option<u64> {
+    /// Reserves the name of a job, whose ranks are local unless there are `nodes`. Returns the number
+    /// of its run, unless the name is taken.
+    pub fn begin(&mut self, new: &NewJob, nodes: &[Node]) -> Option<u64> {
         let NewJob { nspace, ranks, elsewhere, grace, timeout, kill_on_bad_exit, directives } = new;
         let kill_wait = Duration::from_secs(1);
         let new = calls::NewJob {
@@ -114,6 +117,7 @@ impl SimulatedEngine {
             directives,
             elsewhere: *elsewhere,
             launching: (0..*ranks).map(|rank| (Rank(rank), Launching::default())).collect(),
+            nodes,
         };
         Some(self.core.begin_job(new)?.run)
     }
@@ -240,7 +244,36 @@ impl SimulatedEngine {
         signal: Signal,
         groups_only: bool,
     ) -> Vec<ProcessId> {
-        self.core.signal_job(&JobId { nspace: nspace.clone(), run }, signal, groups_only, self.now)
+        self.core.signal_job(&JobId { nspace: nspace.clone(), run }, signal, groups_only, self.now).processes
+    }
+
+    /// Signals all ranks of a job. Returns those on its other nodes.
+    pub fn signal_nodes(&mut self, nspace: &Nspace, run: u64, signal: Signal) -> Vec<(NodeId, Vec<Rank>)> {
+        let job = JobId { nspace: nspace.clone(), run };
+        let there = self.core.signal_job(&job, signal, false, self.now).there;
+        there.into_iter().map(|((_, node), ranks)| (node, ranks)).collect()
+    }
+
+    /// Returns the signals to ranks on other nodes that the engine has sent on its own since the last
+    /// call.
+    pub fn take_node_signals(&mut self) -> Vec<(Signal, NodeId, Vec<Rank>)> {
+        let mut signals = Vec::new();
+        for op in self.core.take_handle_ops() {
+            if let HandleOp::Signal { receivers, signal, .. } = op {
+                signals.extend(receivers.there.into_iter().map(|((_, node), ranks)| (signal, node, ranks)));
+            }
+        }
+        signals
+    }
+
+    /// Handles a report of another node of a job.
+    pub fn report_node(&mut self, nspace: &Nspace, run: u64, node: NodeId, report: NodeReport) {
+        self.handle(Input::Node { job: JobId { nspace: nspace.clone(), run }, node, report });
+    }
+
+    /// Returns whether all ranks of a job have exited.
+    pub fn has_exited(&self, nspace: &Nspace) -> bool {
+        self.core.job_named(nspace).is_some_and(JobState::has_exited)
     }
 
     /// Returns the exit status of a job so far.

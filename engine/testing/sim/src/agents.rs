@@ -6,6 +6,7 @@
 
 mod agent;
 mod front;
+mod job;
 mod pipe;
 mod source;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use iof_nodes::ToAgent;
 
-use self::agent::{Agent, Pipes};
+use self::agent::{Agent, Exiting, Pipes};
 use self::front::Front;
 use self::pipe::Pipe;
 use self::source::{LINE, Source};
@@ -145,10 +146,11 @@ impl World {
             if node % 7 == 3 {
                 sources[0][1].limit = LINE * set.lines;
             }
-            Agent::new(node * set.ranks, sources, set.is_linked)
+            let exits = (0..set.ranks).map(|_| Exiting::random(&mut rng)).collect();
+            Agent::new(node * set.ranks, (sources, exits), set.is_linked)
         });
         let agents = agents.collect();
-        let front = Front::new(&set);
+        let front = Front::new(&set, &mut rng);
         let starting = (0..set.nodes as usize).map(|node| (rng.below(4), node)).collect();
         World {
             set,
@@ -182,6 +184,7 @@ impl World {
             }
         }
         self.front.push_stdin(16);
+        self.front.follow_job((&mut self.rng, now));
         self.front.write(&mut self.pipes);
         let from = self.rng.index(self.agents.len());
         for number in (from..self.agents.len()).chain(0..from) {
@@ -260,6 +263,7 @@ impl World {
     /// Ends the job, and checks that every agent ends.
     fn finish(mut self) -> AgentsReport {
         assert!(self.front.lost.is_subset(&self.blamed), "a node is lost without a fault");
+        self.front.job.check_end();
         for node in 0..self.agents.len() {
             self.front.send(node, &ToAgent::Close);
         }

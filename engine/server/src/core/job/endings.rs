@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
-use iof_capture::{ProcessId, Signal, SourceId};
+use iof_capture::{Signal, SourceId};
 use iof_proto::Rank;
 
-use super::{EndingEntry, JobState, MpiPhase, RankState};
+use super::{EndingEntry, JobState, MpiPhase, RankState, Receivers};
+use crate::core::nodes::NodeLost;
 use crate::early_end::{EarlyEnd, EarlyEndStep};
 use crate::exit::Exit;
 
-/// The end of one local rank.
+/// The end of one rank.
 #[derive(Clone, Debug)]
 pub struct RankExit {
     /// The rank.
@@ -20,6 +21,8 @@ pub struct RankExit {
     pub pid: u32,
     /// The program, as the embedder specified it.
     pub executable: String,
+    /// The name of its node; `None` for this node.
+    pub host: Option<String>,
     /// Whether the rank failed because of a signal that the engine had sent to it: on its own, for
     /// the embedder ([`Job::signal`](crate::Job::signal)), or for a tool. That signal killed it, or
     /// it exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM, within
@@ -32,8 +35,10 @@ pub struct RankExit {
 /// An item of [`Endings`](crate::Endings).
 #[derive(Clone, Debug)]
 pub enum Ending {
-    /// A local rank has exited.
+    /// A rank has exited.
     Rank(RankExit),
+    /// A node of the job is lost, with those of its ranks that had not exited.
+    NodeLost(NodeLost),
     /// The engine has begun to end the job early.
     Early(EarlyEnd),
 }
@@ -41,8 +46,8 @@ pub enum Ending {
 /// What follows when jobs are ended early.
 #[derive(Default)]
 pub(crate) struct EndSteps {
-    /// Signals, in this order, with the processes that receive them.
-    pub signals: Vec<(Signal, Vec<ProcessId>)>,
+    /// Signals, in this order, with their receivers.
+    pub signals: Vec<(Signal, Receivers)>,
     /// Streams that are to be completed after
     /// [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL) if they are still open.
     pub finish: Vec<SourceId>,
@@ -54,13 +59,8 @@ impl JobState {
         let Some(state) = self.ranks.get_mut(&rank) else { return };
         let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.was_asked_to_end(now);
         let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
-        if state.exited(exit, now) {
-            self.running = self.running.saturating_sub(1);
-        }
-        let requested = state.is_exit_requested();
-        if !exit.success() {
-            self.first_failure.note((rank, exit), requested);
-        }
+        let requested = state.is_requested(exit, now);
+        self.note_exit(rank, exit, requested);
         self.early_end_policy.exited(rank, exit, requested, unfinalized, now);
         self.endings.push(EndingEntry::Rank(rank));
         let may_be_missed = exit.success() || !requested;
@@ -71,6 +71,17 @@ impl JobState {
             if self.mpi.iter().any(|(rank, phase)| *phase == MpiPhase::Inside && waits(rank)) {
                 self.early_end_policy.uninitialized(rank);
             }
+        }
+    }
+
+    /// Notes the exit of a rank, and the failure if it is one.
+    pub(super) fn note_exit(&mut self, rank: Rank, exit: Exit, requested: bool) {
+        let Some(state) = self.ranks.get_mut(&rank) else { return };
+        if state.exited(exit, requested) {
+            self.running = self.running.saturating_sub(1);
+        }
+        if !exit.success() {
+            self.first_failure.note((rank, exit), requested);
         }
     }
 
@@ -85,19 +96,22 @@ impl JobState {
         }
     }
 
-    /// Notes that the ends of its ranks remain unknown, and that all of its streams are complete.
+    /// Notes that the ends of its local ranks remain unknown, and that all of its streams are
+    /// complete.
     pub(crate) fn capture_ended(&mut self, now: Instant) {
-        self.running_ranks().into_iter().for_each(|rank| self.exited(rank, Exit::Unknown, now));
+        let mut local = self.running_ranks();
+        local.retain(|rank| self.has_local_rank(*rank));
+        local.into_iter().for_each(|rank| self.exited(rank, Exit::Unknown, now));
         self.ranks.values_mut().for_each(RankState::close_stdin);
         (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
     }
 
-    /// Returns the local ranks that have not exited.
+    /// Returns the ranks that have not exited.
     fn running_ranks(&self) -> Vec<Rank> {
         self.ranks().filter(|(_, state)| state.exit().is_none()).map(|(rank, _)| rank).collect()
     }
 
-    /// Notes that the embedder sends a signal to all local ranks.
+    /// Notes that the embedder sends a signal to all ranks.
     pub(crate) fn note_request(&mut self, signal: Signal) {
         self.early_end_policy.signalled(signal);
     }
@@ -120,15 +134,17 @@ impl JobState {
 
     /// Returns the ending with this index; `None` if it has not happened.
     pub(crate) fn ending(&self, index: usize) -> Option<Ending> {
-        match *self.endings.get(index)? {
+        match self.endings.get(index)? {
             EndingEntry::Early => self.early_end.clone().map(Ending::Early),
+            EndingEntry::Lost(lost) => Some(Ending::NodeLost(lost.clone())),
             EndingEntry::Rank(rank) => {
-                let state = self.ranks.get(&rank)?;
+                let (rank, state) = (*rank, self.ranks.get(rank)?);
                 Some(Ending::Rank(RankExit {
                     rank,
                     exit: state.exit()?,
                     pid: state.pid(),
                     executable: state.executable().to_owned(),
+                    host: state.node().and_then(|node| self.host(node)).map(str::to_owned),
                     requested: state.is_exit_requested() && !self.was_aborted_by(rank),
                 }))
             }
@@ -160,7 +176,7 @@ impl JobState {
                 }
                 Some(EarlyEndStep::Kill) => {
                     steps.signals.push((Signal::KILL, self.signal(Signal::KILL, now, |_, _| true)));
-                    steps.finish.extend(self.ranks.values().flat_map(RankState::streams));
+                    steps.finish.extend(self.ranks.values().flat_map(RankState::streams).copied());
                 }
                 None => {}
             }

@@ -1,4 +1,4 @@
-//! The state of a local rank.
+//! The state of a rank.
 
 use std::mem;
 use std::time::Instant;
@@ -6,15 +6,24 @@ use std::time::Instant;
 use iof_capture::{ProcessId, Signal, SourceId, TargetId};
 use iof_proto::{Channel, Channels, StdinUnavailable};
 
+use crate::core::nodes::NodeId;
 use crate::exit::{Exit, SentSignals};
 
 /// The output channels of every rank.
 pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
-/// The state of one local rank.
+/// The node of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This node. The streams are in the order of [`CHANNELS`].
+    Here([SourceId; CHANNELS.len()]),
+    /// Another node of the job. The streams are those of its deliveries.
+    There(NodeId),
+}
+
+/// The state of one rank.
 pub(crate) struct RankState {
-    /// In the order of [`CHANNELS`].
-    streams: [SourceId; CHANNELS.len()],
+    place: Place,
     executable: String,
     /// 0 if the embedder did not specify it.
     pid: u32,
@@ -42,7 +51,8 @@ pub(crate) enum SignalReach {
     /// The process and its descendants in the embedder's process group, even after the rank itself
     /// has exited.
     Process,
-    /// The process group that the rank leads, even after the rank itself has exited.
+    /// The process group that the rank leads, even after the rank itself has exited. A rank on
+    /// another node always leads one there, or its terminal.
     Group,
 }
 
@@ -55,16 +65,16 @@ pub(crate) struct Launching {
 }
 
 impl RankState {
-    /// Returns a running rank with these streams.
+    /// Returns a running rank.
     pub(crate) fn new(
-        streams: [SourceId; CHANNELS.len()],
+        place: Place,
         Launching { executable, pid }: Launching,
         signals: SignalReach,
         stdin_unavailable: Option<StdinUnavailable>,
         own_stdin: bool,
     ) -> RankState {
         RankState {
-            streams,
+            place,
             executable,
             pid,
             signals,
@@ -78,20 +88,36 @@ impl RankState {
         }
     }
 
-    /// Returns the streams, in the order of [`CHANNELS`].
-    pub(crate) fn streams(&self) -> [SourceId; CHANNELS.len()] {
-        self.streams
+    /// Returns a running rank on another node, of which the pid is not known.
+    pub(crate) fn there(node: NodeId, executable: String) -> RankState {
+        let launching = Launching { executable, pid: 0 };
+        RankState::new(Place::There(node), launching, SignalReach::Group, None, false)
     }
 
-    /// Returns the id of the rank's process at the capture. It is the id of the rank's first
+    /// Returns the streams of a local rank, in the order of [`CHANNELS`]; none if it is not local.
+    pub(crate) fn streams(&self) -> &[SourceId] {
+        if let Place::Here(streams) = &self.place { streams } else { &[] }
+    }
+
+    /// Returns the node of the rank if that is another one.
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        if let Place::There(node) = self.place { Some(node) } else { None }
+    }
+
+    /// Returns the id of a local rank's process at the capture. It is the id of the rank's first
     /// stream, which no other rank has.
-    pub(crate) fn process(&self) -> ProcessId {
-        ProcessId(self.streams[0].0)
+    pub(crate) fn process(&self) -> Option<ProcessId> {
+        self.streams().first().map(|stream| ProcessId(stream.0))
     }
 
-    /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
-    pub(crate) fn target(&self) -> TargetId {
-        TargetId(self.streams[0].0)
+    /// Returns the id of a local rank's stdin at the capture, which is derived in the same way.
+    pub(crate) fn target(&self) -> Option<TargetId> {
+        self.streams().first().map(|stream| TargetId(stream.0))
+    }
+
+    /// Notes the pid of a rank on another node.
+    pub(super) fn note_pid(&mut self, pid: u32) {
+        self.pid = pid;
     }
 
     /// Returns the program, as the embedder specified it.
@@ -109,9 +135,9 @@ impl RankState {
         self.signals == SignalReach::Process
     }
 
-    /// Returns whether the rank leads a process group.
+    /// Returns whether the rank leads a process group of this node.
     pub(crate) fn leads_group(&self) -> bool {
-        self.signals == SignalReach::Group
+        self.signals == SignalReach::Group && self.node().is_none()
     }
 
     /// Returns the exit status of the rank, unless it runs.
@@ -129,10 +155,16 @@ impl RankState {
         self.sent.asks_to_end(now)
     }
 
-    /// Notes that the rank has exited at `now`. Returns whether it was running.
-    pub(super) fn exited(&mut self, exit: Exit, now: Instant) -> bool {
-        self.exit_requested = self.sent.explains(exit, self.shares_group(), now);
+    /// Notes that the rank has exited. Returns whether it was running.
+    pub(super) fn exited(&mut self, exit: Exit, requested: bool) -> bool {
+        self.exit_requested = requested;
         self.exit.replace(exit).is_none()
+    }
+
+    /// Returns whether the rank fails with `exit` at `now` because of the signals that were sent to
+    /// it.
+    pub(super) fn is_requested(&self, exit: Exit, now: Instant) -> bool {
+        self.sent.explains(exit, self.shares_group(), now)
     }
 
     /// Notes that the embedder has reported the exit of the rank. Returns whether the engine does

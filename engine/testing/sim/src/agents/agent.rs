@@ -8,6 +8,7 @@ use iof_nodes::{
     StreamKey, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Rank};
+use libc::{SIGKILL, SIGTERM};
 
 use super::pipe::{CAPACITY, EdgeEnd, Pipe, SESSION};
 use super::source::{Source, bytes, written};
@@ -31,6 +32,7 @@ pub struct Agent {
     first_rank: u32,
     /// By rank and channel.
     pub sources: Vec<[Source; 3]>,
+    exits: Vec<Exiting>,
     agent: AgentEnd,
     pub edge: EdgeEnd,
     /// When the carrier has ended that may be replaced.
@@ -55,6 +57,22 @@ pub struct Agent {
     pub frames: u64,
 }
 
+/// How a rank ends.
+pub struct Exiting {
+    /// The status, as wait(2) returns it.
+    status: i32,
+    is_requested: bool,
+    ignores_sigterm: bool,
+    has_exited: bool,
+}
+
+impl Exiting {
+    pub fn random(rng: &mut Rng) -> Exiting {
+        let status = if rng.chance(8) { (1 + rng.below(3) as i32) << 8 } else { 0 };
+        Exiting { status, is_requested: false, ignores_sigterm: rng.chance(64), has_exited: false }
+    }
+}
+
 /// The pipes of all edges, each by the number of its lower node.
 pub struct Pipes {
     pub up: Vec<Pipe>,
@@ -62,10 +80,15 @@ pub struct Pipes {
 }
 
 impl Agent {
-    pub fn new(first_rank: u32, sources: Vec<[Source; 3]>, is_linked: bool) -> Agent {
+    pub fn new(
+        first_rank: u32,
+        (sources, exits): (Vec<[Source; 3]>, Vec<Exiting>),
+        is_linked: bool,
+    ) -> Agent {
         Agent {
             first_rank,
             sources,
+            exits,
             agent: AgentEnd::default(),
             edge: EdgeEnd::new(is_linked),
             detached: None,
@@ -156,8 +179,34 @@ impl Agent {
                 let outcome = StdinOutcome::Taken;
                 self.messages.push_back(ToFrontEnd::StdinTaken { call, outcome });
             }
+            ToAgent::Signal { signal } => self.signal(signal),
             ToAgent::Close | ToAgent::HangUp => self.is_gone = true,
             _ => panic!("{message:?}"),
+        }
+    }
+
+    /// Ends the ranks that run, unless they ignore the signal.
+    fn signal(&mut self, number: i32) {
+        assert!(self.starts, "no signal precedes the ranks");
+        for (exit, sources) in self.exits.iter_mut().zip(&mut self.sources) {
+            let ends = number == SIGKILL || (number == SIGTERM && !exit.ignores_sigterm);
+            if ends && !exit.has_exited && !exit.is_requested {
+                (exit.status, exit.is_requested) = (number, true);
+                sources.iter_mut().for_each(|source| source.limit = source.produced);
+            }
+        }
+    }
+
+    /// Tells of the ranks whose streams have ended.
+    fn exit(&mut self) {
+        let ranks = (self.first_rank..).map(Rank).zip(&self.sources).zip(&mut self.exits);
+        for ((rank, sources), exit) in ranks {
+            if !exit.has_exited && sources.iter().all(|source| source.is_ended) {
+                exit.has_exited = true;
+                let (status, requested) = (Some(exit.status), exit.is_requested);
+                let exited = ToFrontEnd::Exited { rank, status, requested };
+                self.messages.push_back(exited);
+            }
         }
     }
 
@@ -168,6 +217,9 @@ impl Agent {
                 self.fill_bundle(bundle, (writer, channels), now);
             }
         }
+        if !self.is_over {
+            self.exit();
+        }
         let all = || self.sources.iter().flatten();
         if !self.is_over
             && all().all(|source| source.is_ended)
@@ -175,11 +227,6 @@ impl Agent {
             && self.batches[2].is_empty()
         {
             self.is_over = true;
-            for rank in 0..self.sources.len() {
-                let (rank, status) = (Rank(self.first_rank + rank as u32), Some(0));
-                let exited = ToFrontEnd::Exited { rank, status, executable: "a".into(), requested: false };
-                self.messages.push_back(exited);
-            }
             self.messages.push_back(ToFrontEnd::Over { cut_off: Vec::new() });
         } else if !self.is_over && (now + u64::from(self.first_rank)).is_multiple_of(TOTALS_INTERVAL) {
             let mut totals = Vec::new();

@@ -1,8 +1,11 @@
 //! The front end of a job: a reader that may be slow, and the account of every byte.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use iof_engine::{Exit, NodeLost, NodeReport};
 use iof_nodes::{
     Decoder, Frame, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
     ToFrontEnd, window,
@@ -11,6 +14,7 @@ use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
 
 use super::NodeSet;
 use super::agent::{Agent, Pipes};
+use super::job::FrontJob;
 use super::pipe::{CAPACITY, EdgeEnd, Pipe};
 use super::source::bytes;
 use crate::rng::Rng;
@@ -44,6 +48,8 @@ struct Arrived {
 
 /// The front end.
 pub struct Front {
+    /// The job of the engine.
+    pub job: FrontJob,
     /// By node.
     edges: Vec<Edge>,
     arrived: BTreeMap<StreamKey, Arrived>,
@@ -71,7 +77,7 @@ pub struct Front {
 }
 
 impl Front {
-    pub fn new(set: &NodeSet) -> Front {
+    pub fn new(set: &NodeSet, rng: &mut Rng) -> Front {
         let nodes = set.nodes as usize;
         let edge = |node| {
             let ranks = (node * set.ranks..(node + 1) * set.ranks).map(Rank).collect();
@@ -86,6 +92,7 @@ impl Front {
             }
         };
         Front {
+            job: FrontJob::new(set, rng),
             edges: (0..set.nodes).map(edge).collect(),
             arrived: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -194,7 +201,14 @@ impl Front {
                     (0..self.nodes).for_each(|node| self.send(node, &ToAgent::Go));
                 }
             }
-            FrontEvent::Message(ToFrontEnd::Started { .. }) => self.started += 1,
+            FrontEvent::Message(ToFrontEnd::Started { pids }) => {
+                self.started += 1;
+                self.job.report(node, NodeReport::Started { pids });
+            }
+            FrontEvent::Message(ToFrontEnd::Exited { rank, status, requested }) => {
+                let exit = Exit::Status(ExitStatus::from_raw(status.unwrap()));
+                self.job.report(node, NodeReport::Exited { rank, exit, requested });
+            }
             FrontEvent::Message(ToFrontEnd::Produced(totals)) => {
                 for RankTotal { rank, channel, produced } in totals {
                     self.arrived.entry(StreamKey { rank, channel }).or_default().told = produced;
@@ -204,8 +218,9 @@ impl Front {
                 let is_due = call == self.stdin.0 && self.stdin.1.remove(&node);
                 assert!(is_due || !self.open.contains(&node));
             }
-            FrontEvent::Message(ToFrontEnd::Over { .. }) => {
+            FrontEvent::Message(ToFrontEnd::Over { cut_off }) => {
                 assert!(self.open.remove(&node));
+                self.job.report(node, NodeReport::Over { cut_off });
                 // Its ranks read no more.
                 self.stdin.1.remove(&node);
                 self.check_whole(&agents[node]);
@@ -250,6 +265,15 @@ impl Front {
         let Some(broken) = self.edges[node].front.cut() else { return };
         assert!(self.open.remove(&node) && self.lost.insert(node));
         self.stdin.1.remove(&node);
+        let lost = NodeLost {
+            host: node.to_string(),
+            reason: "a fault".into(),
+            ranks: broken.ranks.clone(),
+            delivered: 0,
+            missing: 0,
+            totals: None,
+        };
+        self.job.report(node, NodeReport::Lost(lost));
         let open: BTreeMap<StreamKey, _> =
             broken.streams.iter().map(|stream| (stream.stream, stream)).collect();
         for (key, source) in agents[node].streams() {
@@ -288,6 +312,13 @@ impl Front {
         for (edge, pipe) in self.edges.iter_mut().zip(&mut pipes.down) {
             let written = edge.end.write(&edge.down, pipe).unwrap_or(edge.down.len());
             edge.down.drain(..written);
+        }
+    }
+
+    /// Lets time pass for the engine, which may end the job early, and the user signal it.
+    pub fn follow_job(&mut self, (rng, now): (&mut Rng, u64)) {
+        for (signal, node) in self.job.turn(rng, now) {
+            self.send(node, &ToAgent::Signal { signal: signal.number() });
         }
     }
 

@@ -236,7 +236,7 @@ impl EngineWorld {
         if self.setting.subject.has_embedder() && rng.chance(96) {
             new.kill_on_bad_exit = KillOnBadExit::Signal;
         }
-        let Some(run) = self.engine.begin(&new) else { return };
+        let Some(run) = self.engine.begin(&new, &[]) else { return };
         let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
         let policy = drop.unwrap_or(self.policy);
         let capacity = cache_size.map_or(self.setting.capacity, u64::from).max(LEAST_CACHE);

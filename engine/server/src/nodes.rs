@@ -1,0 +1,63 @@
+//! Jobs whose ranks run on other nodes. The embedder starts the ranks there, and has edges to the
+//! nodes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use iof_proto::JobSpec;
+
+use crate::core::calls::NewJob;
+use crate::core::ids::MAX_RANKS;
+use crate::core::input::Input;
+use crate::core::nodes::{Edges, Node, NodeId, NodeReport};
+use crate::engine::Engine;
+use crate::error::LaunchError;
+use crate::job::Job;
+
+impl Engine {
+    /// Begins a job whose ranks run on other nodes. The embedder starts all ranks of the job there,
+    /// and reports what becomes of them ([`Job::report_node`]). It delivers their output
+    /// ([`Engine::deliver`]), and when it has closed all edges, it calls [`Engine::end_job`]. The
+    /// engine follows these ranks as its own: it knows their exit status, ends the job early, passes
+    /// on signals and stdin, and answers queries for them. Of `spec`, the name, the programs, the
+    /// directives and the rules for an early end have an effect.
+    ///
+    /// # Errors
+    /// The name is taken, or the number of ranks is invalid.
+    pub fn begin_on_nodes(
+        &self,
+        spec: &JobSpec,
+        nodes: &[Node],
+        edges: Arc<dyn Edges>,
+    ) -> Result<Job, LaunchError> {
+        let ranks = spec.nprocs();
+        if ranks == 0 || ranks > u64::from(MAX_RANKS) || nodes.is_empty() {
+            return Err(LaunchError::Ranks { asked: ranks });
+        }
+        let job = self.begin(NewJob { nodes, ..NewJob::of(spec) });
+        let job = job.ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
+        self.tables.lock().handles().add_edges(job.id(), edges);
+        Ok(job)
+    }
+
+    /// Withdraws the ranks of a job on other nodes that were not all started. The embedder ends those
+    /// that were. The name is free again if none of them has written anything.
+    pub fn withdraw_from_nodes(&self, job: &Job) {
+        self.tables.lock().withdraw_ranks(job.nspace());
+        self.end_job(job.nspace(), None);
+        self.all_registered(job);
+    }
+}
+
+impl Job {
+    /// Reports to the engine what has happened at another node of the job
+    /// ([`Engine::begin_on_nodes`]). Does not block. Output is delivered before the report that
+    /// follows it.
+    pub fn report_node(&self, node: NodeId, report: NodeReport) {
+        let input = Input::Node { job: self.id.clone(), node, report };
+        // Only messages of tools can break the protocol.
+        let _ = self.tables.lock().handle(input, Instant::now());
+        self.tables.notify();
+        self.tables.reports.wake();
+    }
+}

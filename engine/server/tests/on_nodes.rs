@@ -1,0 +1,246 @@
+//! Jobs on other nodes: the engine follows their ranks through the embedder's edges.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::stdins::{procs, push_to, pushing};
+use common::{TIMEOUT, changed, nspace, shell, spec, wait};
+use iof_engine::{
+    Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LaunchError, Node,
+    NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal,
+};
+use iof_proto::query::key;
+use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, Rank, Status, Value};
+use iof_tool::Tool;
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+
+/// A request that an edge has received.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    Signal(Signal),
+    SignalRanks(Signal, Vec<Rank>),
+    Stdin(u64, Option<Vec<Rank>>, Vec<u8>),
+}
+
+struct Recorder(Mutex<Sender<(NodeId, Request)>>);
+
+impl Edges for Recorder {
+    fn send(&self, node: NodeId, request: NodeRequest<'_>) {
+        let request = match request {
+            NodeRequest::Signal(signal) => Request::Signal(signal),
+            NodeRequest::SignalRanks(signal, ranks) => Request::SignalRanks(signal, ranks.to_vec()),
+            NodeRequest::Stdin { call, ranks, bytes } => {
+                Request::Stdin(call, ranks.map(<[Rank]>::to_vec), bytes.to_vec())
+            }
+            NodeRequest::Resize(_) => return,
+        };
+        // The test may have ended.
+        let _ = self.0.lock().unwrap().send((node, request));
+    }
+}
+
+struct Fixture {
+    engine: Engine,
+    job: Job,
+    requests: Receiver<(NodeId, Request)>,
+}
+
+fn job_spec() -> JobSpec {
+    spec([shell("true").ranks(4)])
+}
+
+/// Begins a job with ranks 0 and 1 on a node, and 2 and 3 on another one.
+fn begin(spec: &JobSpec) -> Fixture {
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
+    let (sender, requests) = channel();
+    let job = engine.begin_on_nodes(spec, &nodes(), Arc::new(Recorder(Mutex::new(sender)))).unwrap();
+    Fixture { engine, job, requests }
+}
+
+fn nodes() -> [Node; 2] {
+    [("a", [0, 1]), ("b", [2, 3])]
+        .map(|(host, ranks)| Node { host: host.into(), ranks: ranks.map(Rank).into() })
+}
+
+/// Starts the ranks of such a job, too.
+fn start(spec: &JobSpec) -> Fixture {
+    let fixture = begin(spec);
+    fixture.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
+    fixture.job.report_node(B, NodeReport::Started { pids: vec![12, 13] });
+    fixture
+}
+
+impl Fixture {
+    fn next(&self) -> (NodeId, Request) {
+        self.requests.recv_timeout(TIMEOUT).expect("a request")
+    }
+
+    fn exit(&self, rank: u32, raw: i32, requested: bool) {
+        let exit = Exit::Status(ExitStatus::from_raw(raw));
+        let node = if rank < 2 { A } else { B };
+        self.job.report_node(node, NodeReport::Exited { rank: Rank(rank), exit, requested });
+    }
+
+    /// Reports that nodes are over, and ends the remote part of the job.
+    fn end(&self, nodes: &[NodeId]) {
+        for node in nodes {
+            self.job.report_node(*node, NodeReport::Over { cut_off: Vec::new() });
+        }
+        self.engine.end_job(&nspace(), None);
+    }
+
+    fn answer(&self, node: NodeId, call: u64, answer: Result<(), Failure>) {
+        self.job.report_node(node, NodeReport::StdinTaken { call, answer });
+    }
+
+    fn tool(&self) -> Tool {
+        self.engine.attach("test", Grant::Never).unwrap()
+    }
+
+    fn table(&self, key: &str) -> Vec<ProcInfo> {
+        match self.tool().query(&[key]).unwrap().remove(0).value {
+            Value::Procs(table) => table,
+            value => panic!("{value:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_status_and_the_process_table_of_a_job_on_nodes_follow_its_reports() {
+    let fixture = start(&job_spec());
+    fixture.exit(3, 9, false);
+    fixture.exit(1, 5 << 8, false);
+    let table = fixture.table(key::PMIX_QUERY_PROC_TABLE);
+    let seen: Vec<_> = table.iter().map(|row| (row.host.as_str(), row.pid, row.state)).collect();
+    let (running, killed) = (ProcState::Running, ProcState::Killed);
+    let expected = [("a", 10, running), ("a", 11, ProcState::Failed), ("b", 12, running), ("b", 13, killed)];
+    assert_eq!(seen, expected);
+    assert_eq!((table[0].executable.as_str(), table[1].exit_code), ("sh", Some(5)));
+    assert_eq!(fixture.table(key::PMIX_QUERY_LOCAL_PROC_TABLE), []);
+    assert!(fixture.job.try_wait_exit().is_none());
+    fixture.exit(0, 0, false);
+    fixture.exit(2, 0, false);
+    assert_eq!(fixture.job.wait_exit().first_failure.unwrap().0, Rank(3));
+    fixture.end(&[A, B]);
+    assert_eq!(wait(&fixture.job).code(), 137);
+    let ended = fixture.job.endings().map(|ending| match ending {
+        Ending::Rank(exit) => (exit.host.unwrap(), exit.rank.0, exit.pid),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        ended.collect::<Vec<_>>(),
+        [("b", 3, 13), ("a", 1, 11), ("a", 0, 10), ("b", 2, 12)].map(|(host, rank, pid)| (
+            host.to_owned(),
+            rank,
+            pid
+        ))
+    );
+}
+
+#[test]
+fn a_failure_on_one_node_ends_the_ranks_of_all_nodes_by_sigterm_and_then_sigkill() {
+    let fixture = start(&changed(job_spec(), |spec| {
+        spec.kill_on_bad_exit = KillOnBadExit::Always;
+        spec.kill_wait = Duration::from_millis(10);
+    }));
+    fixture.exit(2, 3 << 8, false);
+    for signal in [Signal::TERM, Signal::CONT, Signal::KILL] {
+        for node in [A, B] {
+            assert_eq!(fixture.next(), (node, Request::Signal(signal)));
+        }
+    }
+    [0, 1, 3].into_iter().for_each(|rank| fixture.exit(rank, 9, true));
+    fixture.end(&[A, B]);
+    let status = wait(&fixture.job);
+    let end = status.early_end.as_ref().unwrap();
+    assert_eq!((end.cause, end.left.as_slice()), (EndCause::BadExit(Rank(2)), &[0, 1, 3].map(Rank)[..]));
+    assert_eq!(status.code(), 3);
+}
+
+#[test]
+fn the_exits_of_a_lost_node_are_unknown_and_requested_if_its_ranks_were_asked_to_end() {
+    for is_asked in [false, true] {
+        let fixture = start(&job_spec());
+        if is_asked {
+            assert_eq!(fixture.job.signal(Signal::TERM), 4);
+        }
+        let (host, reason, ranks) = ("b".into(), "a fault".into(), [2, 3].map(Rank).into());
+        let lost = NodeLost { host, reason, ranks, delivered: 1, missing: 2, totals: None };
+        fixture.job.report_node(B, NodeReport::Lost(lost));
+        fixture.exit(0, 15, is_asked);
+        fixture.exit(1, 0, is_asked);
+        fixture.end(&[A]);
+        let first = wait(&fixture.job).first_failure.unwrap();
+        // Among ends on request, one of a known status counts first.
+        assert_eq!(first.0, if is_asked { Rank(0) } else { Rank(2) });
+        let lost: Vec<String> = fixture
+            .job
+            .endings()
+            .filter_map(|ending| if let Ending::NodeLost(lost) = ending { Some(lost.host) } else { None })
+            .collect();
+        assert_eq!(lost, ["b"]);
+    }
+}
+
+#[test]
+fn a_tool_signals_the_running_ranks_on_other_nodes_that_it_names() {
+    let fixture = start(&job_spec());
+    let mut tool = fixture.tool();
+    fixture.exit(1, 0, false);
+    assert_eq!(tool.signal(&procs(&[0, 1, 3]), Signal::USR1.number()).unwrap(), 2);
+    assert_eq!(fixture.next(), (A, Request::SignalRanks(Signal::USR1, vec![Rank(0)])));
+    assert_eq!(fixture.next(), (B, Request::SignalRanks(Signal::USR1, vec![Rank(3)])));
+    assert!(tool.signal(&procs(&[7]), Signal::USR1.number()).is_err());
+    fixture.end(&[A, B]);
+    assert_eq!(tool.signal(&[Proc::all(nspace())], Signal::USR1.number()).unwrap(), 0);
+}
+
+#[test]
+fn stdin_is_taken_if_one_node_takes_it_and_the_next_piece_follows_all_answers() {
+    let fixture = start(&job_spec());
+    let push = push_to(procs(&[0, 2, 3]));
+    let pushing = pushing(&fixture.engine, &push, vec![b'x'; 100_000]);
+    let closed = || Err(Failure::new(Status::ERR_IOF_COMPLETE, "they have ended"));
+    let (first, second) = (fixture.next(), fixture.next());
+    let (A, Request::Stdin(call, Some(ranks), bytes)) = first else { panic!("{first:?}") };
+    let taken = bytes.len();
+    assert_eq!(ranks, [Rank(0)]);
+    assert_eq!(second, (B, Request::Stdin(call, Some(vec![Rank(2), Rank(3)]), bytes)));
+    fixture.answer(A, call, Ok(()));
+    assert!(fixture.requests.try_recv().is_err(), "one node has not answered");
+    fixture.answer(B, call, closed());
+    assert!(matches!(fixture.next(), (A, Request::Stdin(..))));
+    assert!(matches!(fixture.next(), (B, Request::Stdin(..))));
+    fixture.answer(A, call, closed());
+    // The node is over before it answers.
+    fixture.end(&[B]);
+    let report = pushing.report();
+    let is_closed = |part: &PartialDelivery| part.cause == PartialCause::Closed;
+    assert!(report.partial.iter().all(|part| is_closed(part) && part.delivered == taken as u64));
+    assert_eq!(report.partial.len(), 3);
+}
+
+#[test]
+fn the_name_of_a_job_is_free_again_if_its_ranks_are_not_all_started() {
+    let fixture = begin(&job_spec());
+    fixture.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
+    let again = |fixture: &Fixture| {
+        let (sender, _requests) = channel();
+        fixture.engine.begin_on_nodes(&job_spec(), &nodes(), Arc::new(Recorder(Mutex::new(sender))))
+    };
+    assert!(matches!(again(&fixture), Err(LaunchError::NameTaken(_))));
+    let mut tool = fixture.tool();
+    let signalled = tool.signal(&[Proc::all(nspace())], Signal::USR1.number());
+    assert!(signalled.unwrap_err().to_string().contains("is being started"));
+    fixture.engine.withdraw_from_nodes(&fixture.job);
+    assert_eq!(wait(&fixture.job).code(), 0);
+    again(&fixture).unwrap();
+}
