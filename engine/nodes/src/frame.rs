@@ -375,11 +375,8 @@ pub fn first_header(bytes: &[u8]) -> usize {
     (0..bytes.len()).find(is_first).unwrap_or(bytes.len())
 }
 
-/// The room for one read, in bytes.
-const ROOM: usize = MAX_RECORD;
-
 /// The memory of a decoder that has received a part of a frame, in bytes, unless the frame is longer.
-const MEMORY: usize = 4 * ROOM;
+const MEMORY: usize = 4 * MAX_RECORD;
 
 /// A parser of the frames on a byte stream, which may arrive in pieces of any length.
 ///
@@ -438,7 +435,7 @@ impl Decoder {
         while !bytes.is_empty() && self.read_from(&mut bytes).is_ok() {}
     }
 
-    /// Returns memory of at least [`ROOM`] bytes behind what was read.
+    /// Returns memory of at least [`MAX_RECORD`] bytes behind what was read.
     fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -448,14 +445,14 @@ impl Decoder {
             }
         }
         // A part of a frame moves to the front only if it leaves too little room.
-        if self.bytes.len().saturating_sub(self.end) < ROOM {
+        if self.bytes.len().saturating_sub(self.end) < MAX_RECORD {
             let held = self.held();
             // A long message that arrives in small pieces is not copied with each of them.
             if self.start > 0 {
                 self.bytes.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, held);
             }
-            let least = if held == 0 { ROOM } else { MEMORY.max(held.saturating_add(ROOM)) };
+            let least = if held == 0 { MAX_RECORD } else { MEMORY.max(held.saturating_add(MAX_RECORD)) };
             if self.bytes.len() < least {
                 self.bytes.resize(least, 0);
             }
@@ -480,6 +477,18 @@ impl Decoder {
                 return Ok(frame);
             }
         }
+    }
+
+    /// Forgets the bytes before the first header ([`first_header`]), and returns them.
+    pub fn skip_text(&mut self) -> &[u8] {
+        let start = self.start;
+        self.start = start.saturating_add(first_header(self.rest()));
+        self.bytes.get(start..self.start).unwrap_or_default()
+    }
+
+    /// Returns the bytes that were received and not decoded.
+    pub fn rest(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
     /// Returns the number of bytes that it holds.

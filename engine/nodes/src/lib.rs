@@ -23,7 +23,7 @@
 //! | `control` | control messages: start, exits, signals, stdin, totals |
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
-//! | `link` | the bytes of an edge whose carrier is replaced |
+//! | `link` | the bytes of an edge, and its carriers, which may be replaced |
 //! | `limits` | limits |
 
 mod agent_end;

@@ -33,11 +33,10 @@ pub const MAX_STREAM: u64 = 1 << 56;
 
 /// The number of bytes of an edge that are kept until the peer has acknowledged them, and at which
 /// nothing more is sent. One write comes on top, and acks up to twice as many bytes. Only an edge
-/// whose carrier may be replaced keeps what it sends.
+/// that outlives its carriers keeps what it sends.
 pub const MAX_KEPT: usize = 8 << 20;
 
-/// The largest number of links of one agent: the current carrier, and those that have not shown the
-/// session of the edge yet.
+/// The largest number of links of one agent that have not shown the session of the edge yet.
 pub const MAX_LINKS: usize = 32;
 
 /// The largest number of ranks of one node.

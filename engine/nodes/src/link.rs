@@ -1,24 +1,39 @@
-//! The bytes of an edge whose carrier may be replaced.
+//! One end of an edge: the bytes that it sends, and the carriers that bring them.
 //!
-//! What carries an edge may end at any byte. [`LinkEnd`] keeps what it sent until the peer has it.
-//! When a new carrier is there, each end tells the other how many bytes have arrived
-//! ([`Frame::Resume`]), and goes on with the next one. So each byte arrives once and in order, and
-//! decoders go on in the middle of a frame.
+//! What carries an edge may end at any byte. An edge has a limit, for which it may be without a
+//! carrier. With the limit 0 it ends with its carrier, and [`LinkEnd`] holds only what is not
+//! written. Otherwise it keeps what it sent until the peer has it. When a new carrier is there, each
+//! end tells the other how many bytes have arrived ([`Frame::Resume`]), and goes on with the next
+//! one. So each byte arrives once and in order, and decoders go on in the middle of a frame.
 
 use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::time::{Duration, Instant};
 
 use crate::EdgeError;
 use crate::frame::Frame;
-use crate::limits::MAX_KEPT;
+use crate::limits::{MAX_KEPT, MAX_RECORD};
 
 /// An ack follows this number of bytes, so that acks cost little.
 const ACK_INTERVAL: u64 = 256 << 10;
 
-/// One end of an edge whose carrier may be replaced: what was sent and is not acknowledged, and how
-/// much has arrived.
+/// What the end of an edge still sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Whatever it is given.
+    #[default]
+    Open,
+    /// The rest, which tells the peer the end of the job. Until then another carrier may bring it.
+    Ending(Instant),
+    /// The rest, over the current carrier only.
+    Closed,
+}
+
+/// One end of an edge: what was sent and is not acknowledged, how much has arrived, and whether it
+/// has a carrier.
 #[derive(Debug, Default)]
 pub struct LinkEnd {
-    /// What was sent, up to `sent`, and is not acknowledged.
+    /// What was sent, up to `sent`, and is not acknowledged; with the limit 0, not written.
     kept: VecDeque<u8>,
     /// The bytes that were sent.
     sent: u64,
@@ -30,13 +45,35 @@ pub struct LinkEnd {
     told: u64,
     /// The attempt that brought the current carrier, or a later one that this end has begun.
     attempt: u32,
+    /// How long the edge may be without a carrier.
+    limit: Duration,
+    /// When the carrier has ended, if no other one is there yet.
+    detached: Option<Instant>,
+    phase: Phase,
 }
 
 impl LinkEnd {
+    /// Lets the edge be without a carrier for this time, from now on. The agent does so when it
+    /// listens for carriers, and the front end when it knows where: then each has all that the other
+    /// one sent before.
+    pub fn outlive_carriers(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    /// Returns whether the edge outlives its carriers.
+    pub fn is_resumable(&self) -> bool {
+        !self.limit.is_zero()
+    }
+
+    /// Returns how long the edge may be without a carrier.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Returns whether more may be sent. Acks are sent in any case: otherwise both ends could wait
     /// for each other.
     pub fn has_room(&self) -> bool {
-        self.kept.len() < MAX_KEPT
+        self.kept.len() < if self.is_resumable() { MAX_KEPT } else { MAX_RECORD }
     }
 
     /// Adds bytes to send.
@@ -45,19 +82,39 @@ impl LinkEnd {
         self.sent = self.sent.saturating_add(bytes.len() as u64);
     }
 
-    /// Appends the next bytes for the current carrier to `piece`, at most `limit`.
-    pub fn take(&mut self, piece: &mut Vec<u8>, limit: usize) {
-        let waiting = usize::try_from(self.sent.saturating_sub(self.given)).unwrap_or(usize::MAX);
-        let mut skipped = self.kept.len().saturating_sub(waiting);
-        let mut left = waiting.min(limit);
-        self.given = self.given.saturating_add(left as u64);
-        let (first, second) = self.kept.as_slices();
-        for part in [first, second] {
-            let rest = part.get(skipped..).unwrap_or_default();
-            skipped = skipped.saturating_sub(part.len());
-            let next = rest.get(..left).unwrap_or(rest);
-            piece.extend_from_slice(next);
-            left = left.saturating_sub(next.len());
+    /// Adds whole frames to send, and padding if they do not end in a newline.
+    pub fn send_frames(&mut self, frames: &[IoSlice<'_>]) {
+        frames.iter().for_each(|frame| self.send(frame));
+        if frames.last().and_then(|last| last.last()) != Some(&b'\n') {
+            self.send(&Frame::Padding.header().unwrap_or_default());
+        }
+    }
+
+    /// Writes what the current carrier was not given.
+    ///
+    /// # Errors
+    /// Those of `output`, which has then taken only a part, such as [`ErrorKind::WouldBlock`].
+    pub fn write_to(&mut self, output: &mut impl Write) -> io::Result<()> {
+        loop {
+            let (first, second) = self.kept.as_slices();
+            let waiting = usize::try_from(self.sent.saturating_sub(self.given)).unwrap_or(usize::MAX);
+            let skipped = self.kept.len().saturating_sub(waiting);
+            let rest = first.get(skipped..).unwrap_or_default();
+            let second = second.get(skipped.saturating_sub(first.len())..).unwrap_or_default();
+            if rest.is_empty() && second.is_empty() {
+                return Ok(());
+            }
+            match output.write_vectored(&[IoSlice::new(rest), IoSlice::new(second)]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.given = self.given.saturating_add(written as u64);
+                    if !self.is_resumable() {
+                        self.forget(self.given);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -67,17 +124,17 @@ impl LinkEnd {
     }
 
     /// Notes that `length` bytes have arrived, and sends an ack if one is due. Called when they are
-    /// in the decoder, which outlives the carrier.
-    pub fn receive(&mut self, length: usize) {
+    /// in the decoder, which outlives the carrier. Returns whether there is an ack to write.
+    pub fn receive(&mut self, length: usize) -> bool {
         self.received = self.received.saturating_add(length as u64);
         // A peer that is owed more does not read what it is sent.
-        let is_owed = self.kept.len() < MAX_KEPT.saturating_mul(2);
-        if is_owed && self.received.saturating_sub(self.told) >= ACK_INTERVAL {
+        let is_owed = self.is_resumable() && self.kept.len() < MAX_KEPT.saturating_mul(2);
+        let is_due = is_owed && self.received.saturating_sub(self.told) >= ACK_INTERVAL;
+        if is_due {
             self.told = self.received;
-            let mut ack = Vec::new();
-            Frame::Ack { received: self.received }.append_to(&mut ack);
-            self.send(&ack);
+            self.send(&Frame::Ack { received: self.received }.header().unwrap_or_default());
         }
+        is_due
     }
 
     /// Forgets what the peer has. An ack that a later one overtook by a resume means nothing.
@@ -88,10 +145,14 @@ impl LinkEnd {
         if received > self.given {
             return Err(EdgeError::Acknowledged { received, sent: self.given });
         }
-        let from = self.sent.saturating_sub(self.kept.len() as u64);
-        let count = usize::try_from(received.saturating_sub(from)).unwrap_or(usize::MAX);
-        self.kept.drain(..count.min(self.kept.len()));
+        self.forget(received);
         Ok(())
+    }
+
+    fn forget(&mut self, position: u64) {
+        let from = self.sent.saturating_sub(self.kept.len() as u64);
+        let count = usize::try_from(position.saturating_sub(from)).unwrap_or(usize::MAX);
+        self.kept.drain(..count.min(self.kept.len()));
     }
 
     /// Begins another attempt to bring a carrier. The end that starts carriers calls this before
@@ -108,7 +169,7 @@ impl LinkEnd {
     }
 
     /// Processes the first frame that arrived over a new carrier, which becomes the current one.
-    /// [`LinkEnd::take`] goes on with the first byte that the peer does not have.
+    /// [`LinkEnd::write_to`] goes on with the first byte that the peer does not have.
     ///
     /// # Errors
     /// The frame is not that of this edge. The carrier is to be closed; the edge may get another.
@@ -123,12 +184,68 @@ impl LinkEnd {
                     return Err(EdgeError::Unexpected("resume before bytes that were acknowledged"));
                 }
                 self.acknowledged(received)?;
-                (self.given, self.attempt) = (received, attempt);
+                (self.given, self.attempt, self.detached) = (received, attempt, None);
                 Ok(())
             }
             Frame::Resume { .. } => Err(EdgeError::Session),
             _ => Err(EdgeError::Unexpected("frame before a resume")),
         }
+    }
+
+    /// Notes that the current carrier has ended.
+    pub fn detach(&mut self, now: Instant) {
+        self.detached.get_or_insert(now);
+    }
+
+    /// Returns whether the edge has a carrier that has not ended.
+    pub fn is_attached(&self) -> bool {
+        self.detached.is_none()
+    }
+
+    /// Returns when the edge is lost, if it has no carrier, and gets none until then.
+    pub fn lost_at(&self) -> Option<Instant> {
+        self.detached.filter(|_| self.phase == Phase::Open)?.checked_add(self.limit)
+    }
+
+    /// Sends nothing more, except that what was sent before may need another carrier until the
+    /// deadline: it tells the peer the end of the job.
+    pub fn end(&mut self, until: Instant) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Ending(until);
+        }
+    }
+
+    /// Sends nothing more.
+    pub fn close(&mut self) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closed;
+        }
+    }
+
+    /// Notes that the current carrier has ended, and that no other one follows.
+    pub fn abandon(&mut self, now: Instant) {
+        self.detach(now);
+        self.phase = Phase::Closed;
+    }
+
+    /// Returns whether the edge sends nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// Returns until when the end of the job may need another carrier, once it was sent.
+    pub fn ends_at(&self) -> Option<Instant> {
+        if let Phase::Ending(until) = self.phase { Some(until) } else { None }
+    }
+
+    /// Returns whether another carrier may follow one that has ended.
+    pub fn takes_carriers(&self, now: Instant) -> bool {
+        let is_needed = match self.phase {
+            Phase::Open => true,
+            Phase::Ending(until) => now < until && !self.is_drained(),
+            Phase::Closed => false,
+        };
+        self.is_resumable() && is_needed
     }
 
     /// Returns the number of bytes that it holds.

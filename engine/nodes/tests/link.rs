@@ -2,12 +2,35 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
 
 use iof_nodes::limits::{MAX_KEPT, MAX_RECORD};
 use iof_nodes::{Bundle, Decoder, EdgeError, Frame, LinkEnd};
 use proptest::prelude::*;
 
 const SESSION: u64 = 0x5e55_1011;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Returns an end of an edge that outlives its carriers.
+fn resumable() -> LinkEnd {
+    let mut link = LinkEnd::default();
+    link.outlive_carriers(LIMIT);
+    link
+}
+
+/// Returns what a carrier that has room for `limit` bytes takes.
+fn take(link: &mut LinkEnd, limit: usize) -> Vec<u8> {
+    let mut taken = vec![0; limit.min(link.held())];
+    let mut room = taken.as_mut_slice();
+    if let Err(error) = link.write_to(&mut room) {
+        assert_eq!(error.kind(), ErrorKind::WriteZero);
+    }
+    let left = room.len();
+    taken.truncate(taken.len() - left);
+    taken
+}
 
 /// One end, with the frames that it sends and receives: credit with growing numbers.
 struct End {
@@ -24,7 +47,7 @@ struct End {
 impl End {
     fn new() -> End {
         let decoder = Decoder::of_front_end();
-        End { link: LinkEnd::default(), decoder, pipe: VecDeque::new(), first: None, sent: 0, arrived: 0 }
+        End { link: resumable(), decoder, pipe: VecDeque::new(), first: None, sent: 0, arrived: 0 }
     }
 
     /// Sends frames, if there is room.
@@ -43,8 +66,7 @@ impl End {
     /// Gives the carrier bytes, unless the peer has yet to tell what it has.
     fn write(&mut self, limit: usize) {
         if self.first.is_none() {
-            let mut piece = Vec::new();
-            self.link.take(&mut piece, limit);
+            let piece = take(&mut self.link, limit);
             self.pipe.extend(piece);
         }
     }
@@ -138,25 +160,23 @@ proptest! {
 
 #[test]
 fn a_resume_of_an_earlier_attempt_that_arrives_late_changes_nothing() {
-    let (mut front, mut agent) = (LinkEnd::default(), LinkEnd::default());
+    let (mut front, mut agent) = (resumable(), resumable());
     let begin = |front: &mut LinkEnd| {
         front.begin_attempt();
         front.resume_frame(SESSION)
     };
     agent.send(&[0; 200]);
-    agent.take(&mut Vec::new(), 100);
+    take(&mut agent, 100);
     front.receive(40);
     let (late, next) = (begin(&mut front), begin(&mut front));
     assert_eq!(agent.resume(SESSION, &next), Ok(()));
     assert_eq!(front.resume(SESSION, &agent.resume_frame(SESSION)), Ok(()));
-    agent.take(&mut Vec::new(), 100);
+    take(&mut agent, 100);
     front.receive(100);
     assert_eq!(agent.resume(SESSION, &late), Err(EdgeError::Unexpected("resume of an earlier attempt")));
     let last = begin(&mut front);
     assert_eq!(agent.resume(SESSION, &last), Ok(()));
-    let mut rest = Vec::new();
-    agent.take(&mut rest, usize::MAX);
-    assert_eq!(rest.len(), 60);
+    assert_eq!(take(&mut agent, usize::MAX).len(), 60);
 }
 
 #[test]
@@ -171,16 +191,16 @@ fn a_peer_without_acks_stops_the_sender_within_its_limit() {
 
 #[test]
 fn a_peer_that_reads_nothing_is_sent_a_limited_number_of_acks() {
-    let mut link = LinkEnd::default();
-    (0..MAX_KEPT / 8).for_each(|_| link.receive(1 << 20));
+    let mut link = resumable();
+    (0..MAX_KEPT / 8).for_each(|_| assert!(link.receive(1 << 20) || link.held() >= MAX_KEPT));
     assert_eq!(link.held(), 2 * MAX_KEPT);
 }
 
 #[test]
 fn wrong_acks_and_links_of_other_sessions_are_errors() {
-    let mut link = LinkEnd::default();
+    let mut link = resumable();
     link.send(&[0; 200]);
-    link.take(&mut Vec::new(), 100);
+    take(&mut link, 100);
     assert_eq!(link.acknowledged(101), Err(EdgeError::Acknowledged { received: 101, sent: 100 }));
     assert_eq!(link.acknowledged(40), Ok(()));
     // It was on its way when a carrier was replaced.
@@ -193,7 +213,54 @@ fn wrong_acks_and_links_of_other_sessions_are_errors() {
     assert_eq!(before, Err(EdgeError::Unexpected("resume before bytes that were acknowledged")));
     assert_eq!(link.held(), 160);
     assert_eq!(link.resume(SESSION, &resume(70)), Ok(()));
-    let mut rest = Vec::new();
-    link.take(&mut rest, usize::MAX);
-    assert_eq!((rest.len(), link.is_drained()), (130, true));
+    assert_eq!((take(&mut link, usize::MAX).len(), link.is_drained()), (130, true));
+}
+
+#[test]
+fn an_edge_that_ends_with_its_carrier_keeps_nothing_that_is_written_and_sends_no_acks() {
+    let mut link = LinkEnd::default();
+    link.send(&[0; 2 * MAX_RECORD]);
+    assert!(!link.has_room(), "more waits where its memory is bounded");
+    take(&mut link, 2 * MAX_RECORD - 1);
+    assert_eq!((link.held(), link.has_room(), link.is_drained()), (1, true, false));
+    take(&mut link, 1);
+    assert!(!link.receive(MAX_KEPT));
+    assert_eq!((link.held(), link.is_drained()), (0, true));
+    let now = Instant::now();
+    link.detach(now);
+    assert_eq!((link.takes_carriers(now), link.lost_at()), (false, Some(now)));
+}
+
+#[test]
+fn an_edge_is_lost_when_it_was_without_a_carrier_for_too_long_and_keeps_what_it_sends_until_then() {
+    let (mut link, now) = (LinkEnd::default(), Instant::now());
+    link.send(&[0; 50]);
+    take(&mut link, usize::MAX);
+    link.outlive_carriers(LIMIT);
+    link.send(&[0; 100]);
+    take(&mut link, usize::MAX);
+    link.detach(now);
+    link.detach(now + LIMIT);
+    assert_eq!((link.held(), link.lost_at(), link.takes_carriers(now)), (100, Some(now + LIMIT), true));
+    let resume = Frame::Resume { session: SESSION, attempt: 0, received: 60 };
+    link.resume(SESSION, &resume).unwrap();
+    assert_eq!((link.is_attached(), link.lost_at()), (true, None));
+    assert_eq!(take(&mut link, usize::MAX).len(), 90);
+}
+
+#[test]
+fn the_end_of_a_job_needs_another_carrier_only_until_its_deadline_and_if_it_is_not_written() {
+    let (mut link, now) = (resumable(), Instant::now());
+    link.send(&[0; 10]);
+    link.end(now + LIMIT);
+    link.close();
+    link.detach(now);
+    assert_eq!((link.is_closed(), link.ends_at(), link.lost_at()), (true, Some(now + LIMIT), None));
+    assert_eq!((link.takes_carriers(now), link.takes_carriers(now + LIMIT)), (true, false));
+    take(&mut link, usize::MAX);
+    assert!(!link.takes_carriers(now));
+    let mut closed = resumable();
+    closed.send(&[0; 10]);
+    closed.close();
+    assert!(!closed.takes_carriers(now));
 }

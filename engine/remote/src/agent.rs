@@ -10,7 +10,6 @@ mod hooks;
 mod host;
 mod links;
 mod prepare;
-mod shared_pipe;
 mod stdin;
 mod typed_keys;
 mod uplink;
@@ -36,8 +35,8 @@ pub use self::links::{LinkError, link};
 use self::prepare::{prepare, typed};
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
+use crate::carrier::DRAIN_LIMIT;
 use crate::carriers::NodeConnection;
-use crate::link::DRAIN_LIMIT;
 use crate::thread::{NoThread, start_thread};
 
 /// The name of the agent's own tools.
@@ -48,9 +47,7 @@ const RECORD_LIMIT: Duration = Duration::from_secs(2);
 
 /// An agent that has greeted its front end.
 pub struct Agent {
-    uplink: Arc<Uplink>,
-    /// The carriers, if they may be replaced.
-    links: Option<Arc<Links>>,
+    links: Arc<Links>,
     inputs: Sender<Input>,
     queue: Receiver<Input>,
     hooks: Arc<dyn AgentHooks>,
@@ -132,14 +129,8 @@ impl Agent {
         // The edge takes the low descriptor numbers before the engine starts.
         reserve_stddiag_fd();
         let (inputs, queue) = unbounded();
-        let (uplink, links) = match reattach {
-            None => (Uplink::start(connection, inputs.clone())?, None),
-            Some(limit) => {
-                let links = Links::start(connection, inputs.clone(), limit)?;
-                (Arc::clone(&links.uplink), Some(links))
-            }
-        };
-        Ok(Agent { uplink, links, inputs, queue, hooks })
+        let links = Links::start(connection, inputs.clone(), reattach.unwrap_or_default())?;
+        Ok(Agent { links, inputs, queue, hooks })
     }
 
     /// Returns what ends the agent from another thread.
@@ -152,22 +143,20 @@ impl Agent {
     /// # Errors
     /// The edge is lost, or the agent can't go on.
     pub fn run(self) -> Result<AgentExit, AgentError> {
-        let Agent { uplink, links, inputs, queue, hooks } = self;
-        let end = run_ranks((&uplink, links.as_ref()), inputs, &queue, hooks.as_ref());
-        if !matches!(end, Ok(AgentExit::Over)) || !hooks.ends_with_process() {
-            uplink.close();
-        }
-        links.iter().for_each(|links| links.finish(Instant::now() + DRAIN_LIMIT));
+        let Agent { links, inputs, queue, hooks } = self;
+        let end = run_ranks(&links, inputs, &queue, hooks.as_ref());
+        links.finish(Instant::now() + DRAIN_LIMIT);
         end
     }
 }
 
 fn run_ranks(
-    (uplink, links): (&Arc<Uplink>, Option<&Arc<Links>>),
+    links: &Arc<Links>,
     inputs: Sender<Input>,
     queue: &Receiver<Input>,
     hooks: &dyn AgentHooks,
 ) -> Result<AgentExit, AgentError> {
+    let uplink = &links.uplink;
     let mut start = match next_message(queue)? {
         Some(ToAgent::Start(start)) => *start,
         Some(_) => return Err(AgentError::Unexpected("did not start ranks first")),
@@ -182,7 +171,7 @@ fn run_ranks(
     let Start { spec, config } = start;
     let ranks = spec.local.clone().unwrap_or_default();
     let directory = config.rendezvous.directory();
-    match links.map(|links| links.listen(directory)).transpose() {
+    match links.listen(directory) {
         Ok(address) => address.into_iter().for_each(|address| uplink.send(&ToFrontEnd::Link(address))),
         Err(failure) => return Ok(refuse(uplink, failure)),
     }

@@ -2,16 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, IoSlice, Write, stderr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, stderr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::ExitStatus;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use iof_capture::{Child, Guardian, Signal, spawn_helper};
-use iof_nodes::Frame;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::pipe2;
@@ -30,8 +28,8 @@ pub const MAX_STARTS: usize = 8;
 /// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
 pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
-/// The interval at which the end of a carrier is looked for that has closed its output.
-const REAP_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the end of an edge waits until a carrier has taken what was sent.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The capacity of the pipe from a carrier, in bytes. With the default of 64 KiB the carrier and the
 /// reader of the pipe wait for each other at each record.
@@ -58,8 +56,9 @@ pub(crate) struct Carrier {
     pub up: File,
 }
 
-/// What ends a carrier. Only the functions of this module wait for its process.
-pub(crate) struct CarrierEnd(Kind);
+/// What ends a carrier, and tells its end.
+#[derive(Clone)]
+pub(crate) struct CarrierEnd(Arc<Mutex<Kind>>);
 
 enum Kind {
     /// A process.
@@ -109,94 +108,66 @@ impl Template {
         }
         // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
         let process = spawn_helper(&program, &args, [stdin, stdout, stderr], guardian)?;
-        let end = CarrierEnd(Kind::Process { process, status: None });
+        let end = CarrierEnd::new(Kind::Process { process, status: None });
         Ok(Carrier { end, down: down.into(), up: up.into() })
     }
 }
 
 impl CarrierEnd {
+    fn new(kind: Kind) -> CarrierEnd {
+        CarrierEnd(Arc::new(Mutex::new(kind)))
+    }
+
     /// Returns what ends a connection of the launcher. `down` is a duplicate of that connection.
     pub(crate) fn of_connection(down: File) -> CarrierEnd {
-        CarrierEnd(Kind::Connection(Some(down)))
+        CarrierEnd::new(Kind::Connection(Some(down)))
     }
 
-    /// Returns how the carrier has ended; `None` if its process runs.
-    fn try_wait(&mut self) -> io::Result<Option<String>> {
-        let Kind::Process { process, status } = &mut self.0 else {
-            return Ok(Some("its connection has ended".into()));
-        };
-        if status.is_none() {
-            *status = process.try_wait()?;
+    /// Returns the pidfd of the carrier's process, if it has one. It is open until this is dropped.
+    pub(crate) fn pidfd(&self) -> Option<RawFd> {
+        match &*lock(&self.0) {
+            Kind::Process { process, .. } => Some(process.as_fd().as_raw_fd()),
+            Kind::Connection(_) => None,
         }
-        Ok(status.map(|status| format!("its carrier ended with {status}")))
     }
-}
 
-/// Returns how a carrier has ended that has ended its output.
-pub fn ended(carrier: &Mutex<CarrierEnd>) -> String {
-    let deadline = Instant::now() + EXIT_LIMIT;
-    loop {
-        match lock(carrier).try_wait() {
-            Ok(Some(reason)) => return reason,
-            Ok(None) if Instant::now() < deadline => {}
-            Ok(None) | Err(_) => break,
+    /// Reaps the carrier's process if it has ended. Returns whether it is reaped.
+    pub(crate) fn reap(&self) -> bool {
+        match &mut *lock(&self.0) {
+            Kind::Process { process, status } => {
+                let waited = process.try_wait();
+                let is_reaped = !matches!(waited, Ok(None));
+                *status = waited.ok().flatten().or(*status);
+                is_reaped
+            }
+            Kind::Connection(_) => true,
         }
-        thread::sleep(Duration::from_millis(5));
     }
-    signal_group(carrier, Signal::TERM);
-    "its carrier has closed its output".into()
-}
 
-/// Waits for the end of a carrier that was asked to end, so that it is not a zombie until this
-/// process ends.
-pub fn reap(carrier: &Mutex<CarrierEnd>) {
-    loop {
-        // The lock is not held while this thread sleeps: others signal the carrier.
-        let ended = lock(carrier).try_wait();
-        if !matches!(ended, Ok(None)) {
-            return;
+    /// Returns how the carrier has ended, once it is reaped.
+    pub(crate) fn ended(&self) -> Option<String> {
+        match &*lock(&self.0) {
+            Kind::Process { status, .. } => status.map(|status| format!("its carrier ended with {status}")),
+            Kind::Connection(_) => Some("its connection has ended".into()),
         }
-        thread::sleep(REAP_INTERVAL);
     }
-}
 
-/// Sends a signal to the process group of a carrier, which the carrier leads. Once the carrier was
-/// reaped, the rest of its group receives it from Linux 6.9 on. A connection ends instead.
-pub fn signal_group(carrier: &Mutex<CarrierEnd>, signal: Signal) {
-    let mut carrier = lock(carrier);
-    match &mut carrier.0 {
-        // Fails if it is a pipe, which ends with its last descriptor.
-        Kind::Connection(down) => drop(down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Both))),
-        // It may have ended.
-        Kind::Process { process, .. } => drop(process.signaller().send(signal)),
+    /// Sends a signal to the process group that the carrier leads. Once the carrier was reaped, the
+    /// rest of its group receives it from Linux 6.9 on. A connection ends instead.
+    pub(crate) fn signal(&self, signal: Signal) {
+        match &mut *lock(&self.0) {
+            // Fails if it is a pipe, which ends with its last descriptor.
+            Kind::Connection(down) => {
+                let _ = down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Both));
+            }
+            // It may have ended.
+            Kind::Process { process, .. } => drop(process.signaller().send(signal)),
+        }
     }
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes whole frames. Carriers may hold back what does not end in a newline, so padding follows:
-/// srun does until 1,024 bytes.
-pub fn write_frames(mut pipe: impl Write, frames: &[IoSlice<'_>]) -> io::Result<()> {
-    let padding = Frame::Padding.header().unwrap_or_default();
-    let mut slices = Vec::with_capacity(frames.len().saturating_add(1));
-    slices.extend_from_slice(frames);
-    if frames.last().and_then(|last| last.last()) != Some(&b'\n') {
-        slices.push(IoSlice::new(&padding));
-    }
-    let mut slices = slices.as_mut_slice();
-    // Leaves out empty slices.
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match pipe.write_vectored(slices) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut slices, written),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Returns a word for a shell, in quotes.

@@ -11,7 +11,8 @@ use iof_capture::Guardian;
 
 use crate::carrier::{Carrier, CarrierEnd, Template, shell_word};
 
-/// The two byte streams between a front end and an agent. They must be blocking.
+/// The two byte streams between a front end and an agent. An agent needs blocking ones. The front end
+/// makes its own non-blocking, with their duplicates.
 ///
 /// The front end can end a connection of stream sockets at any time. A pipe it can only close, so
 /// an agent that reads nothing more from a pipe is not ended.

@@ -1,12 +1,18 @@
 //! The front end's edges, each to one node, and the events that arrive over them.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use iof_engine::Signal;
-use iof_nodes::{BrokenEnd, ControlError, FrontEnd, Start, ToAgent, ToFrontEnd};
+use iof_nodes::{BrokenEnd, ControlError, FrontEnd, LinkEnd, Start, ToAgent, ToFrontEnd};
+use iof_proto::Channel;
+use nix::sys::socket::{Shutdown, shutdown};
 
-use crate::carrier::{CarrierEnd, lock, signal_group};
-use crate::reattach::{Down, LinkedEdge};
+use crate::carrier::{CarrierEnd, DRAIN_LIMIT, lock};
 
 /// What arrives from a node.
 pub enum NodeEvent {
@@ -25,59 +31,220 @@ pub enum NodeEvent {
 /// An event of the node with this number.
 pub type NumberedEvent = (usize, NodeEvent);
 
-/// Takes frames for an edge. A receiver of the standard library sleeps at once when its queue is
-/// empty; one of crossbeam first yields the processor several times.
-pub type FrameSender = mpsc::Sender<Down>;
-
-/// The front end's handle of one node.
+/// The front end's handle of one node. The edge ends with the last clone.
 #[derive(Clone)]
-pub struct Edge {
-    /// Frames to send. The thread that sends ends with the last sender.
-    pub down: Arc<FrameSender>,
-    pub front: Arc<Mutex<FrontEnd>>,
-    pub carrier: Arc<Mutex<CarrierEnd>>,
-    /// If the carrier may be replaced.
-    pub linked: Option<Arc<LinkedEdge>>,
+pub struct Edge(Arc<Handle>);
+
+struct Handle {
+    ends: Arc<Ends>,
+    /// Lets the driver look at what has changed.
+    look: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The two ends of an edge that the front end has, the pure one and the carrier: shared by the
+/// handles, the driver, and deliveries that the engine has not taken.
+pub struct Ends {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+pub struct State {
+    pub front: FrontEnd,
+    pub link: LinkEnd,
+    /// The current carrier, or the last one.
+    pub carrier: CarrierEnd,
+    /// What the carrier reads, until all is written or it can't be.
+    pub down: Option<File>,
+    /// What was sent while the link had no room. Bounded: answers and credit by their limit, stdin by
+    /// its replies. An answer counts until it is in the link.
+    waiting: VecDeque<(Vec<u8>, Option<Arc<()>>)>,
+}
+
+impl State {
+    /// Sends whole frames, which may be an answer. They are lost if the edge has ended.
+    fn send(&mut self, frames: Vec<u8>, answer: Option<Arc<()>>) {
+        if !self.link.is_closed() {
+            self.waiting.push_back((frames, answer));
+            self.write();
+        }
+    }
+
+    /// Writes what the carrier takes now. The driver goes on when it takes more.
+    pub fn write(&mut self) {
+        loop {
+            while self.link.has_room()
+                && let Some((frames, _)) = self.waiting.pop_front()
+            {
+                self.link.send_frames(&[IoSlice::new(&frames)]);
+            }
+            let Some(down) = &mut self.down else { return };
+            match self.link.write_to(down) {
+                Ok(()) if !self.waiting.is_empty() && self.link.has_room() => {}
+                Ok(()) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.down = None;
+                    // The driver notices that its output ends.
+                    if self.link.is_resumable() {
+                        self.carrier.signal(Signal::TERM);
+                    }
+                    return;
+                }
+            }
+        }
+        if self.link.is_closed() && self.is_drained() {
+            // Ends a socket, which has duplicates. A pipe is closed.
+            let _ = self.down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Write));
+        }
+    }
+
+    /// Returns whether the carrier was given all that was sent.
+    pub fn is_drained(&self) -> bool {
+        self.waiting.is_empty() && self.link.is_drained()
+    }
+
+    /// Ends the edge after what was sent, with which the job ends. Another carrier may bring it for a
+    /// while.
+    fn end(&mut self) {
+        let waiting = self.waiting.drain(..);
+        waiting.for_each(|(frames, _)| self.link.send_frames(&[IoSlice::new(&frames)]));
+        self.link.end(Instant::now() + DRAIN_LIMIT);
+        self.write();
+    }
+
+    /// Ends the edge: sends nothing of what waits. An agent that would wait for another carrier is told
+    /// so; another one ends with its input.
+    pub fn hang_up(&mut self) {
+        if !self.link.is_closed() {
+            self.waiting.clear();
+            if self.link.is_resumable() {
+                // The message is within its limits.
+                self.link.send_frames(&[IoSlice::new(&ToAgent::HangUp.frame().unwrap_or_default())]);
+            }
+            self.link.close();
+        }
+        self.write();
+    }
+
+    /// Returns whether no carrier brings what is not written.
+    fn is_cut(&self) -> bool {
+        !self.link.is_attached() && !self.link.takes_carriers(Instant::now())
+    }
+
+    /// Notes that no other carrier follows.
+    pub fn abandon(&mut self, now: Instant) {
+        self.link.abandon(now);
+        self.waiting.clear();
+        self.down = None;
+    }
+}
+
+impl Ends {
+    pub fn new(front: FrontEnd, carrier: CarrierEnd, down: File) -> Ends {
+        let (link, waiting) = (LinkEnd::default(), VecDeque::new());
+        let state = State { front, link, carrier, down: Some(down), waiting };
+        Ends { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Wakes those who wait until the edge is drained.
+    pub fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Sends an answer to an agent.
+    pub fn send_answer(&self, frames: Vec<u8>, answer: Arc<()>) {
+        self.state().send(frames, Some(answer));
+    }
+
+    /// Gives credit for bytes that are in their ring.
+    pub fn give_credit(&self, channel: Channel, length: usize) {
+        let mut state = self.state();
+        if let Some(header) = state.front.taken(channel, length).and_then(|credit| credit.header()) {
+            let answer = state.front.answer();
+            state.send(header.to_vec(), Some(answer));
+        }
+    }
 }
 
 impl Edge {
-    /// Queues a message. It is lost if the edge has ended.
+    /// Returns a handle, which calls `look` when the driver is to look at the edge.
+    pub fn new(ends: Arc<Ends>, look: impl Fn() + Send + Sync + 'static) -> Edge {
+        Edge(Arc::new(Handle { ends, look: Box::new(look) }))
+    }
+
+    /// Sends a message. It is lost if the edge has ended.
     pub fn send(&self, message: &ToAgent) -> Result<(), ControlError> {
-        let is_last = matches!(message, ToAgent::Close);
-        drop(self.down.send(Down { is_last, ..message.frame()?.into() }));
+        let frame = message.frame()?;
+        let mut state = self.0.ends.state();
+        state.send(frame, None);
+        if matches!(message, ToAgent::Close) {
+            state.end();
+            drop(state);
+            (self.0.look)();
+        }
         Ok(())
     }
 
-    /// Queues the frame of a piece of stdin. It is lost if the edge has ended.
+    /// Sends the frame of a piece of stdin. It is lost if the edge has ended.
     pub fn push_stdin(&self, call: u64, frame: Vec<u8>) {
-        lock(&self.front).note_call(call);
-        drop(self.down.send(frame.into()));
+        let mut state = self.0.ends.state();
+        state.front.note_call(call);
+        state.send(frame, None);
     }
 
     /// Greets an agent, opens its windows, and lets it prepare the start of its ranks.
     pub fn prepare(&self, start: Start) -> Result<(), ControlError> {
-        drop(self.down.send(lock(&self.front).greeting().into()));
+        let mut state = self.0.ends.state();
+        let greeting = state.front.greeting();
+        state.send(greeting, None);
+        drop(state);
         self.send(&ToAgent::Start(start.into()))
     }
 
-    /// Sends a signal to the carrier and what it has started on this node.
+    /// Ends the edge, and sends a signal to the carrier and what it has started on this node. An agent
+    /// that would wait for another carrier is asked to end instead of SIGTERM.
     pub fn signal_carrier(&self, signal: Signal) {
-        match &self.linked {
-            Some(linked) => linked.signal(&self.carrier, signal),
-            None => signal_group(&self.carrier, signal),
+        let mut state = self.0.ends.state();
+        state.hang_up();
+        let is_asked = state.link.is_resumable() && state.link.is_attached();
+        if signal != Signal::TERM || !is_asked {
+            state.carrier.signal(signal);
         }
+        drop(state);
+        (self.0.look)();
     }
 
     /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
     pub fn end_carrier(&self) {
-        match &self.linked {
-            Some(linked) if lock(&self.front).has_greeted() => linked.hang_up(),
-            _ => signal_group(&self.carrier, Signal::TERM),
-        }
+        self.signal_carrier(Signal::TERM);
     }
 
     /// Gives up the node. Returns what is known about it.
     pub fn give_up(&self) -> Option<BrokenEnd> {
-        lock(&self.front).cut()
+        self.0.ends.state().front.cut()
+    }
+
+    /// Blocks until the edge has sent everything, or has no carrier for it, until `deadline` at most.
+    pub fn drain(&self, deadline: Instant) {
+        let mut state = self.0.ends.state();
+        while !state.is_drained() && !state.is_cut() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.0.ends.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.ends.state().hang_up();
+        (self.look)();
     }
 }

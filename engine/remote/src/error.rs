@@ -45,6 +45,9 @@ pub enum RemoteStartError {
     /// The process can't start a thread.
     #[error(transparent)]
     Thread(#[from] NoThread),
+    /// The process can't have the thread that drives all edges.
+    #[error("cannot drive the edges: {0}")]
+    Driver(io::Error),
     /// The current directory is unknown.
     #[error("cannot find the current directory: {0}")]
     Directory(io::Error),

@@ -56,9 +56,10 @@
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
 //! | `carriers` | how the front end reaches its agents: by a command or over connections |
 //! | `edge` | the front end's edges, each to one node |
-//! | `edge_threads` | the threads of an edge: one sends, one receives |
-//! | `link` | an edge whose carrier may be replaced: what its threads share |
-//! | `reattach` | the search for carriers that replace others |
+//! | `driver` | the thread that drives all edges |
+//! | `driver::driven` | what it does for one edge |
+//! | `receiver` | what the frames of a node become |
+//! | `driver::driven::reattach` | the search for carriers that replace others |
 //! | `start` | the start of all agents and ranks |
 //! | `remote` | the nodes of a job, and the engine's requests to them |
 //! | `follower` | the reports of the nodes to the engine, lost nodes, and the end of the job |
@@ -70,14 +71,13 @@ mod agent;
 mod carrier;
 mod carriers;
 mod cost;
+mod driver;
 mod edge;
-mod edge_threads;
 pub mod environment;
 mod error;
 mod follower;
 mod greeting;
-mod link;
-mod reattach;
+mod receiver;
 mod remote;
 mod start;
 mod thread;

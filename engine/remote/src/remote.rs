@@ -12,10 +12,10 @@ use iof_nodes::{ControlError, StdinOutcome, StdinRanks, ToAgent, ToFrontEnd};
 use iof_output::PrintReport;
 use iof_proto::{Failure, Nspace, Status};
 
+use crate::carrier::DRAIN_LIMIT;
 use crate::cost::AgentCosts;
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
 use crate::error::{RemoteLimitError, RemoteStartError};
-use crate::link::DRAIN_LIMIT;
 use crate::start::{Launch, StartStep};
 
 /// Descriptors of the front end for each rank and each edge, and maps for each rank.
@@ -129,16 +129,13 @@ impl Remote {
         self.state().edges.iter().flatten().for_each(|edge| drop(edge.send(message)));
     }
 
-    /// Tells all agents that the job has ended, and ends the edges. Agents whose carriers may be
-    /// replaced would otherwise wait for other carriers when this process ends. A carrier that is
-    /// missing is waited for.
+    /// Tells all agents that the job has ended, and ends the edges. Agents that outlive their carriers
+    /// would otherwise wait for others when this process ends. A carrier that is missing is waited for.
     pub(crate) fn close(&self) {
         let deadline = Instant::now() + DRAIN_LIMIT;
         self.send_all(&ToAgent::Close);
-        // What sends over an edge ends with the last of these.
         let edges = mem::take(&mut self.state().edges);
-        let linked: Vec<_> = edges.into_iter().flatten().filter_map(|edge| edge.linked).collect();
-        linked.iter().for_each(|linked| linked.link.drain(deadline));
+        edges.iter().flatten().for_each(|edge| edge.drain(deadline));
     }
 
     /// Notes the pids of the ranks of a node. Called before their output arrives.

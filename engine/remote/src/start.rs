@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, mem};
 
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam::channel::{self, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
     DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Mpi, Node, Policy, Pty,
     Rendezvous, Stdin, needs_mpi, own_interaction,
 };
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{NodeConfig, Start, ToAgent, ToFrontEnd};
+use iof_nodes::{FrontEnd, NodeConfig, Start, ToAgent, ToFrontEnd, window};
 use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
 
-use crate::carrier::MAX_STARTS;
+use crate::carrier::{Carrier, DRAIN_LIMIT, MAX_STARTS};
 use crate::carriers::Carriers;
-use crate::edge::{Edge, NodeEvent, NumberedEvent};
+use crate::driver::driven::Driven;
+use crate::driver::{Driver, Inbox};
+use crate::edge::{Edge, Ends, NodeEvent, NumberedEvent};
 use crate::environment;
 use crate::error::RemoteStartError;
 use crate::follower::FilesCallback;
-use crate::link::DRAIN_LIMIT;
-use crate::reattach::Reattach;
+use crate::receiver::Receiver;
 use crate::remote::Remote;
 
 /// The interval at which the caller is asked while agents start.
@@ -110,7 +111,7 @@ impl Remote {
             let edges: Vec<Edge> = self.state().edges.iter_mut().filter_map(Option::take).collect();
             edges.iter().for_each(Edge::end_carrier);
             let deadline = Instant::now() + DRAIN_LIMIT;
-            edges.iter().flat_map(|edge| &edge.linked).for_each(|linked| linked.link.drain(deadline));
+            edges.iter().for_each(|edge| edge.drain(deadline));
             engine.withdraw_from_nodes(&job);
         }
         started.map(|()| job)
@@ -155,11 +156,10 @@ impl Remote {
         self: &Arc<Self>,
         (launch, starts): (&Launch<'_>, &Starts),
         engine: &Arc<Engine>,
-        (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
+        (events, queue): (&Sender<NumberedEvent>, &channel::Receiver<NumberedEvent>),
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
-        let reattach =
-            launch.reattach.map(|limit| Reattach::new(launch.carriers.clone(), limit, self.nodes.len()));
+        let driver = Driver::start(launch.carriers, self.nodes.len()).map_err(RemoteStartError::Driver)?;
         let mut nodes = self.nodes.iter().enumerate();
         let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
         let mut early = Vec::new();
@@ -167,7 +167,7 @@ impl Remote {
             while starting.len() < MAX_STARTS
                 && let Some((number, node)) = nodes.next()
             {
-                let edge = self.start_edge((number, node), (launch, &reattach), engine, events)?;
+                let edge = self.start_edge((number, node), (launch, &driver), engine, events)?;
                 starting.insert(number);
                 if let Some(place) = self.state().edges.get_mut(number) {
                     *place = Some(edge);
@@ -211,19 +211,30 @@ impl Remote {
     fn start_edge(
         self: &Arc<Self>,
         (number, node): (usize, &Node),
-        (launch, reattach): (&Launch<'_>, &Option<Reattach>),
+        (launch, driver): (&Launch<'_>, &Arc<Inbox>),
         engine: &Arc<Engine>,
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, RemoteStartError> {
         let (host, edges) = (&node.host, self.nodes.len());
-        let not_started = |error| RemoteStartError::Carrier { host: host.clone(), error };
-        // With `reattach`, the agent, which may be the carrier's process, outlives this process for a while.
-        let guardian = if reattach.is_none() { engine.guardian() } else { None };
+        let limit = launch.reattach.unwrap_or_default();
+        // An agent that outlives its carriers, which may be the carrier's process, outlives this process
+        // for a while.
+        let guardian = if limit.is_zero() { engine.guardian() } else { None };
         let carrier = launch.carriers.start(host, None, edges, false, guardian.as_deref());
         engine.check_guardian();
-        let carrier = carrier.map_err(not_started)?;
-        let linked = reattach.as_ref().map(|reattach| reattach.edge(host));
-        Ok(Edge::start((carrier, linked), (number, node), (self, engine), events)?)
+        let Carrier { end, down, up } =
+            carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
+        let ends = Ends::new(FrontEnd::new(&node.ranks, window(edges)), end, down);
+        let receiver = Receiver {
+            nspace: self.nspace.clone(),
+            node: node.clone(),
+            number,
+            remote: Arc::downgrade(self),
+            engine: Arc::downgrade(engine),
+            ends: Arc::new(ends),
+            events: events.clone(),
+        };
+        Ok(driver.drive(Driven::new(receiver, up, limit)))
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.

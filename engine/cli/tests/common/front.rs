@@ -38,8 +38,7 @@ pub struct Front {
     pub up: File,
     pub decoder: Decoder,
     pub end: FrontEnd,
-    /// If its carriers are replaced.
-    pub link: Option<LinkEnd>,
+    pub link: LinkEnd,
     /// The rank whose output arrived last.
     pub writer: Rank,
 }
@@ -54,19 +53,14 @@ impl Front {
     pub fn start_with(end: FrontEnd) -> Front {
         let mut agent = Process::start(&mut agent());
         let files = (OwnedFd::from(agent.stdin()), OwnedFd::from(agent.stdout()));
-        Front::greet_with(end, agent, files, None)
+        Front::greet_with(end, agent, files, LinkEnd::default())
     }
 
-    pub fn greet(agent: Process, files: (OwnedFd, OwnedFd), link: Option<LinkEnd>) -> Front {
+    pub fn greet(agent: Process, files: (OwnedFd, OwnedFd), link: LinkEnd) -> Front {
         Front::greet_with(FrontEnd::new(&ranks(), MAX_WINDOW), agent, files, link)
     }
 
-    fn greet_with(
-        end: FrontEnd,
-        agent: Process,
-        (down, up): (OwnedFd, OwnedFd),
-        link: Option<LinkEnd>,
-    ) -> Front {
+    fn greet_with(end: FrontEnd, agent: Process, (down, up): (OwnedFd, OwnedFd), link: LinkEnd) -> Front {
         let decoder = Decoder::of_agent();
         let greeting = end.greeting();
         let mut front =
@@ -86,15 +80,8 @@ impl Front {
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
-        let mut piece = Vec::new();
-        match &mut self.link {
-            None => piece.extend(bytes),
-            Some(link) => {
-                link.send(bytes);
-                link.take(&mut piece, usize::MAX);
-            }
-        }
-        self.down.write_all(&piece).unwrap();
+        self.link.send(bytes);
+        self.link.write_to(&mut self.down).unwrap();
     }
 
     /// Starts rank 0, which runs this script. Parts of its lines wait for this number of
@@ -160,7 +147,7 @@ impl Front {
             let mut piece = [0; 4096];
             let length = self.up.read(&mut piece).unwrap();
             assert!(length > 0, "the agent has ended");
-            self.link.iter_mut().for_each(|link| link.receive(length));
+            self.link.receive(length);
             self.decoder.receive(&piece[..length]);
         }
     }
@@ -189,7 +176,9 @@ impl LinkedFront {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut agent = agent();
         let agent = Process::start_with_its_files(with_files(agent.args(["--reattach", "1000"]), theirs));
-        Front::greet(agent, both(ours), Some(LinkEnd::default()))
+        let mut link = LinkEnd::default();
+        link.outlive_carriers(Duration::from_secs(1000));
+        Front::greet(agent, both(ours), link)
     }
 
     /// Starts an agent, which is then ready to start rank 0 with this script.
@@ -217,7 +206,7 @@ impl LinkedFront {
 
     /// Begins an attempt to bring another carrier. Returns what that one begins with.
     pub fn attempt(&mut self) -> [u8; HEADER] {
-        let link = self.front.link.as_mut().unwrap();
+        let link = &mut self.front.link;
         link.begin_attempt();
         link.resume_frame(self.address.session).header().unwrap()
     }
@@ -251,7 +240,7 @@ impl LinkedFront {
         let frame = decoder.decode().unwrap().unwrap();
         assert!(matches!(frame, Frame::Resume { .. }), "{frame:?}");
         let front = &mut self.front;
-        front.link.as_mut().unwrap().resume(self.address.session, &frame).unwrap();
+        front.link.resume(self.address.session, &frame).unwrap();
         let before = (mem::replace(&mut front.down, down), mem::replace(&mut front.up, up));
         front.write(&[]);
         (process, before)

@@ -5,17 +5,21 @@
 //! for it would keep the carrier's place among the links.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{self, ErrorKind, IoSlice, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::Arc;
 
+use iof_nodes::Frame;
 use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, send};
+use nix::sys::socket::{MsgFlags, sendmsg};
 
 use crate::carriers::NodeConnection;
+
+/// The number of bytes that a pipe takes at once if it takes any (`PIPE_BUF` in pipe(7)).
+const PIPE_ROOM: usize = 4096;
 
 /// The files of a carrier.
 pub struct CarrierFiles {
@@ -35,26 +39,46 @@ pub struct CarrierInput {
 }
 
 /// What is sent over a carrier.
+#[derive(Debug)]
 pub struct CarrierOutput {
     file: File,
-    is_socket: bool,
+    kind: OutputKind,
     end: Arc<PipeReader>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutputKind {
+    /// No other carrier follows. Its writers block.
+    Only,
+    Socket,
+    /// A pipe that does not block.
+    Pipe,
+    /// A file that may block.
+    Blocking,
+}
+
 impl CarrierFiles {
-    /// Prepares the stdin and the stdout of a carrier, which other processes may share.
-    pub fn new(NodeConnection { down, up }: NodeConnection) -> io::Result<(CarrierFiles, WaitEnd)> {
+    /// Prepares the stdin and the stdout of a carrier, which other processes may share. `is_only`
+    /// specifies that no other carrier follows.
+    pub fn new(
+        NodeConnection { down, up }: NodeConnection,
+        is_only: bool,
+    ) -> io::Result<(CarrierFiles, WaitEnd)> {
         let (reader, _writer) = pipe()?;
         let end = Arc::new(reader);
         let kind = up.metadata()?.file_type();
         // O_NONBLOCK would reach the processes that share the file, but not those of a pipe that is
-        // opened again. Where that is refused, a writer waits until the carrier takes its bytes.
-        let again = kind.is_fifo().then(|| {
+        // opened again. That may be refused.
+        let again = (kind.is_fifo() && !is_only).then(|| {
             let path = format!("/proc/self/fd/{}", up.as_raw_fd());
             File::options().write(true).custom_flags(O_NONBLOCK).open(path).ok()
         });
-        let file = again.flatten().unwrap_or(up);
-        let up = CarrierOutput { file, is_socket: kind.is_socket(), end: Arc::clone(&end) };
+        let (file, kind) = match again.flatten() {
+            Some(again) => (again, OutputKind::Pipe),
+            None if is_only => (up, OutputKind::Only),
+            None => (up, if kind.is_socket() { OutputKind::Socket } else { OutputKind::Blocking }),
+        };
+        let up = CarrierOutput { file, kind, end: Arc::clone(&end) };
         Ok((CarrierFiles { down: CarrierInput { file: down, end }, up }, WaitEnd { _writer }))
     }
 }
@@ -85,20 +109,37 @@ impl Read for CarrierInput {
     }
 }
 
-impl Write for CarrierOutput {
+impl CarrierOutput {
+    /// Returns whether no other carrier follows.
+    pub fn is_only(&self) -> bool {
+        self.kind == OutputKind::Only
+    }
+
+    /// Blocks until the carrier takes bytes, or has ended, or another one has followed.
+    pub fn wait(&self) {
+        let _ = wait_for(&self.file, PollFlags::POLLOUT, &self.end);
+    }
+}
+
+impl Write for &CarrierOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        loop {
-            let written = if self.is_socket {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.kind {
+            OutputKind::Only | OutputKind::Pipe => (&self.file).write_vectored(slices),
+            OutputKind::Socket => {
                 let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-                send(self.file.as_raw_fd(), bytes, flags).map_err(io::Error::from)
-            } else {
-                self.file.write(bytes)
-            };
-            match written {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    wait_for(&self.file, PollFlags::POLLOUT, &self.end)?;
+                Ok(sendmsg::<()>(self.file.as_raw_fd(), slices, &[], flags, None)?)
+            }
+            OutputKind::Blocking => {
+                let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+                if poll(&mut files, PollTimeout::ZERO)? == 0 {
+                    return Err(ErrorKind::WouldBlock.into());
                 }
-                written => return written,
+                let bytes = slices.iter().find(|slice| !slice.is_empty()).map_or(&[][..], |slice| slice);
+                (&self.file).write(bytes.get(..PIPE_ROOM).unwrap_or(bytes))
             }
         }
     }
@@ -106,4 +147,27 @@ impl Write for CarrierOutput {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes whole frames, and padding if they do not end in a newline: carriers may hold back what
+/// follows the last one. srun does until 1,024 bytes.
+pub fn write_frames(mut output: impl Write, frames: &[IoSlice<'_>]) -> io::Result<()> {
+    let padding = Frame::Padding.header().unwrap_or_default();
+    let mut slices = Vec::with_capacity(frames.len().saturating_add(1));
+    slices.extend_from_slice(frames);
+    if frames.last().and_then(|last| last.last()) != Some(&b'\n') {
+        slices.push(IoSlice::new(&padding));
+    }
+    let mut slices = slices.as_mut_slice();
+    // Leaves out empty slices.
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match output.write_vectored(slices) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

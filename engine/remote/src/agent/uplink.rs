@@ -1,18 +1,16 @@
-//! The agent's edge: what its threads send, and the thread that receives.
+//! The agent's edge: what its threads send, and what the current carrier delivers.
 
-use std::io::{IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
-use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, ToAgent, ToFrontEnd};
+use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, LinkEnd, ToAgent, ToFrontEnd};
 use iof_proto::Channel;
 
-use super::AgentError;
-use super::shared_pipe::SharedPipe;
+use super::carrier_files::{CarrierOutput, WaitEnd, write_frames};
 use crate::carrier::lock;
-use crate::carriers::NodeConnection;
-use crate::link::{CarrierNumber, Link};
-use crate::thread::start_thread;
 
 /// What the agent waits for.
 #[derive(Debug)]
@@ -28,70 +26,93 @@ pub enum Input {
     Lost(Option<String>),
 }
 
+/// The number of a carrier of the edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CarrierNumber(u64);
+
+/// A carrier, whose threads end with it.
+pub struct AgentCarrier {
+    /// What it takes, unless it can't be written.
+    pub output: Option<Arc<CarrierOutput>>,
+    /// The connection to its process; `None` for the first carrier.
+    pub connection: Option<UnixStream>,
+    /// Lets its threads end when another one follows.
+    pub end: Option<WaitEnd>,
+}
+
 /// The agent's end of the edge, shared by its threads.
 ///
-/// The thread that receives never sends, so the two ends can't wait for each other.
+/// Threads write in the order in which they ask. So a lone line waits for at most one turn of each
+/// other writer, whatever they have to write. A mutex lets the thread that has just released it lock
+/// it again, and so a busy thread keeps others from writing.
+///
+/// The thread that receives never waits until it can send, so the two ends can't wait for each other.
 pub struct Uplink {
-    up: Up,
-    receiver: Mutex<Receiver>,
-    state: Mutex<State>,
-    credit: Condvar,
-}
-
-/// What the agent writes to.
-enum Up {
-    Pipe(SharedPipe),
-    /// Carriers that replace one another.
-    Link(Arc<Link>),
-}
-
-/// What the bytes that arrive become, over whichever carrier.
-struct Receiver {
-    decoder: Decoder,
+    /// What has arrived, over whichever carrier.
+    decoder: Mutex<Decoder>,
     inputs: Sender<Input>,
+    state: Mutex<State>,
+    /// Credit, room, a turn, or another carrier.
+    changed: Condvar,
 }
 
 struct State {
     end: AgentEnd,
-    is_closed: bool,
+    link: LinkEnd,
+    /// The current carrier, or the last one.
+    carrier: AgentCarrier,
+    number: CarrierNumber,
+    /// The turn of the next thread that writes.
+    next_turn: u64,
+    turn: u64,
+}
+
+impl State {
+    /// Notes that the carrier has ended.
+    fn detach(&mut self) {
+        self.link.detach(Instant::now());
+        (self.carrier.output, self.carrier.connection) = (None, None);
+    }
+
+    /// Notes that the carrier can't be written. Without another one, the edge is closed.
+    fn write_failed(&mut self) {
+        if self.link.is_resumable() {
+            self.detach();
+        } else {
+            self.carrier.output = None;
+            self.link.close();
+        }
+    }
 }
 
 impl Uplink {
-    /// Greets the front end and starts to receive.
-    pub fn start(
-        NodeConnection { down, up }: NodeConnection,
-        inputs: Sender<Input>,
-    ) -> Result<Arc<Uplink>, AgentError> {
-        let uplink = Uplink::new(Up::Pipe(SharedPipe::new(up)), inputs);
-        let receiving = Arc::clone(&uplink);
-        start_thread("iof-down", move || {
-            let reason = receiving.receive(down, CarrierNumber::default());
-            receiving.lose(reason.err());
-        })?;
-        Ok(uplink)
-    }
-
-    /// Greets the front end over the first carrier that `link` gets.
-    pub fn with_link(link: &Arc<Link>, inputs: Sender<Input>) -> Arc<Uplink> {
-        Uplink::new(Up::Link(Arc::clone(link)), inputs)
-    }
-
-    fn new(up: Up, inputs: Sender<Input>) -> Arc<Uplink> {
+    /// Greets the front end over the first carrier.
+    pub fn new(carrier: AgentCarrier, inputs: Sender<Input>) -> Arc<Uplink> {
         let uplink = Uplink {
-            up,
-            receiver: Mutex::new(Receiver { decoder: Decoder::of_front_end(), inputs }),
-            state: Mutex::new(State { end: AgentEnd::default(), is_closed: false }),
-            credit: Condvar::new(),
+            decoder: Mutex::new(Decoder::of_front_end()),
+            inputs,
+            state: Mutex::new(State {
+                end: AgentEnd::default(),
+                link: LinkEnd::default(),
+                carrier,
+                number: CarrierNumber::default(),
+                next_turn: 0,
+                turn: 0,
+            }),
+            changed: Condvar::new(),
         };
         uplink.write(&[IoSlice::new(&Frame::HELLO.header().unwrap_or_default())]);
         Arc::new(uplink)
     }
 
-    /// Returns the link, if carriers may be replaced.
-    fn link(&self) -> Option<&Link> {
-        match &self.up {
-            Up::Link(link) => Some(link),
-            Up::Pipe(_) => None,
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, until: Option<Instant>) -> MutexGuard<'a, State> {
+        match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            Some(limit) => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
         }
     }
 
@@ -99,56 +120,72 @@ impl Uplink {
     pub fn lose(&self, reason: Option<String>) {
         self.close();
         // The agent may have ended.
-        let _ = lock(&self.receiver).inputs.send(Input::Lost(reason));
+        let _ = self.inputs.send(Input::Lost(reason));
     }
 
-    /// Does something while nothing is received.
-    pub fn between_receipts<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _receiver = lock(&self.receiver);
-        work()
+    /// Receives until a carrier ends, or another one follows.
+    pub fn receive(&self, down: impl Read, number: CarrierNumber) {
+        let received = self.receive_all(down, number);
+        let mut state = self.state();
+        let is_only = !state.link.is_resumable();
+        if state.number == number {
+            state.detach();
+            self.changed.notify_all();
+        }
+        drop(state);
+        if is_only || received.is_err() {
+            self.lose(received.err());
+        }
     }
 
-    /// Receives until a carrier ends, or is not the latest one.
+    /// Receives from a carrier.
     ///
     /// # Errors
     /// The front end has broken a rule, or the only carrier can't be read.
-    pub fn receive(&self, mut down: impl Read, carrier: CarrierNumber) -> Result<(), String> {
+    fn receive_all(&self, mut down: impl Read, number: CarrierNumber) -> Result<(), String> {
         let mut piece = vec![0; 64 << 10];
         loop {
             let length = match down.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(length) => length,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Such as a socket whose other end was closed before all was read, or a carrier that
                 // another one follows.
-                Err(_) if self.link().is_some() => return Ok(()),
+                Err(_) if self.state().link.is_resumable() => return Ok(()),
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };
-            let mut receiver = lock(&self.receiver);
-            if self.link().is_some_and(|link| !link.is_latest(carrier)) {
+            let mut decoder = lock(&self.decoder);
+            if self.state().number != number {
                 return Ok(());
             }
-            self.handle(&mut receiver, piece.get(..length).unwrap_or_default())?;
+            self.handle(&mut decoder, piece.get(..length).unwrap_or_default())?;
         }
     }
 
     /// Does what the front end asks for in these bytes.
-    fn handle(&self, Receiver { decoder, inputs }: &mut Receiver, bytes: &[u8]) -> Result<(), String> {
+    fn handle(&self, decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
         decoder.receive(bytes);
-        if let Some(link) = self.link() {
-            link.receive(bytes.len());
+        let mut state = self.state();
+        if state.link.receive(bytes.len()) {
+            drop(self.flush(state, |_| false));
+        } else {
+            drop(state);
         }
         let refused = |error: EdgeError| format!("the front end is cut off: {error}");
         while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
-            if let (Some(link), Frame::Ack { received }) = (self.link(), &frame) {
-                link.acknowledged(*received).map_err(refused)?;
+            let mut state = self.state();
+            if let Frame::Ack { received } = frame {
+                let had_room = state.link.has_room();
+                state.link.acknowledged(received).map_err(refused)?;
+                if !had_room {
+                    self.changed.notify_all();
+                }
                 continue;
             }
-            let event = self.state().end.receive(&frame).map_err(refused)?;
-            match event {
+            match state.end.receive(&frame).map_err(refused)? {
                 AgentEvent::None => {}
-                AgentEvent::Credit => self.credit.notify_all(),
-                AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
+                AgentEvent::Credit => self.changed.notify_all(),
+                AgentEvent::Message(message) => drop(self.inputs.send(Input::Message(message))),
             }
         }
         Ok(())
@@ -158,14 +195,14 @@ impl Uplink {
     /// until there is. Returns `None` when the edge has ended.
     pub fn take_window(&self, channel: Channel, bytes: usize, waits: bool) -> Option<bool> {
         let mut state = self.state();
-        while !state.is_closed {
+        while !state.link.is_closed() {
             if state.end.take_window(channel, bytes) {
                 return Some(true);
             }
             if !waits {
                 return Some(false);
             }
-            state = self.credit.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state, None);
         }
         None
     }
@@ -178,33 +215,149 @@ impl Uplink {
         }
     }
 
-    /// Writes whole frames. Blocks while the carrier takes nothing, or while too much waits for one.
-    /// When the only one can't be written, the edge is closed.
+    /// Writes whole frames when it is the turn of this thread. Blocks while the carrier takes nothing,
+    /// or while too much is kept.
     pub fn write(&self, frames: &[IoSlice<'_>]) {
-        match &self.up {
-            Up::Pipe(pipe) => {
-                if pipe.write(frames).is_err() {
-                    self.close();
+        let mut state = self.state();
+        let own = state.next_turn;
+        state.next_turn = own.wrapping_add(1);
+        while state.turn != own || !state.link.has_room() && !state.link.is_closed() {
+            state = self.wait(state, None);
+        }
+        match state.carrier.output.clone() {
+            _ if state.link.is_closed() => {}
+            // The bytes are not needed again, so they are not copied.
+            Some(output) if output.is_only() => {
+                drop(state);
+                let written = write_frames(&*output, frames);
+                state = self.state();
+                if written.is_err() {
+                    state.write_failed();
+                    self.changed.notify_all();
                 }
             }
-            Up::Link(link) => link.send(frames),
+            _ => {
+                state.link.send_frames(frames);
+                state = self.flush(state, |_| true);
+            }
+        }
+        state.turn = own.wrapping_add(1);
+        if state.turn != state.next_turn {
+            self.changed.notify_all();
         }
     }
 
-    /// Lets threads that wait for credit go on.
-    pub fn close(&self) {
-        self.state().is_closed = true;
-        self.credit.notify_all();
-        if let Some(link) = self.link() {
-            link.close();
+    /// Writes what is kept for the current carrier. Blocks until that has it all, as long as `waits`
+    /// returns `true`.
+    fn flush<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        waits: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        while let Some(output) = state.carrier.output.clone() {
+            match state.link.write_to(&mut &*output) {
+                Ok(()) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && waits(&state) => {
+                    drop(state);
+                    output.wait();
+                    state = self.state();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    state.write_failed();
+                    self.changed.notify_all();
+                }
+            }
         }
+        if state.link.is_closed() {
+            // It may be drained.
+            self.changed.notify_all();
+        }
+        state
+    }
+
+    /// Writes what is kept to a carrier that has followed another one. Blocks until it has it all, or
+    /// yet another one follows.
+    pub fn write_kept(&self, number: CarrierNumber) {
+        drop(self.flush(self.state(), |state| state.number == number));
+    }
+
+    /// Goes over to a new carrier, over which this frame arrived first. Returns its number. Nothing that
+    /// the old carrier delivers is received from here on.
+    ///
+    /// # Errors
+    /// The frame is not that of this edge, which stays with its carrier.
+    pub fn resume(
+        &self,
+        session: u64,
+        frame: &Frame<'_>,
+        carrier: AgentCarrier,
+    ) -> Result<CarrierNumber, EdgeError> {
+        let _decoder = lock(&self.decoder);
+        let mut state = self.state();
+        if !state.link.takes_carriers(Instant::now()) {
+            return Err(EdgeError::Unexpected("resume of an edge that has ended"));
+        }
+        state.link.resume(session, frame)?;
+        state.number = CarrierNumber(state.number.0.wrapping_add(1));
+        // The process and the threads of the old carrier end.
+        state.carrier = carrier;
+        let first = state.link.resume_frame(session).header().unwrap_or_default();
+        let output = state.carrier.output.clone();
+        // A new carrier takes a header at once.
+        if output.is_some_and(|output| (&*output).write_all(&first).is_err()) {
+            state.detach();
+        }
+        self.changed.notify_all();
+        Ok(state.number)
+    }
+
+    /// Notes that the threads of a carrier could not be started. Ends its process.
+    pub fn lacks_threads(&self, number: CarrierNumber) {
+        let mut state = self.state();
+        if state.number == number {
+            state.detach();
+            state.carrier.end = None;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Lets the edge be without a carrier for this time from now on.
+    pub fn outlive_carriers(&self, limit: Duration) {
+        self.state().link.outlive_carriers(limit);
+    }
+
+    /// Blocks until the edge has been without a carrier for too long, and then ends it.
+    pub fn wait_for_loss(&self) {
+        let mut state = self.state();
+        while !state.link.is_closed() {
+            let deadline = state.link.lost_at();
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let time = state.link.limit().as_secs_f64();
+                drop(state);
+                return self.lose(Some(format!("no connection reached the agent for {time} s")));
+            }
+            state = self.wait(state, deadline);
+        }
+    }
+
+    /// Sends nothing more. Lets threads that wait go on.
+    pub fn close(&self) {
+        self.state().link.close();
+        self.changed.notify_all();
     }
 
     pub fn is_closed(&self) -> bool {
-        self.state().is_closed
+        self.state().link.is_closed()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sends nothing more. Blocks until the carrier has taken everything, or has ended, until `deadline`
+    /// at most.
+    pub fn drain(&self, deadline: Instant) {
+        self.close();
+        let mut state = self.state();
+        while !state.link.is_drained() && state.link.is_attached() && Instant::now() < deadline {
+            state = self.wait(state, Some(deadline));
+        }
     }
 }

@@ -10,7 +10,7 @@ use iof_nodes::{
 use iof_proto::{Channel, Rank};
 use libc::{SIGKILL, SIGTERM};
 
-use super::pipe::{CAPACITY, EdgeEnd, Pipe, SESSION};
+use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, SESSION, time};
 use super::source::{Source, bytes, written};
 use crate::rng::Rng;
 
@@ -24,9 +24,6 @@ const WRITERS: usize = 3;
 /// The turns between two messages with totals.
 const TOTALS_INTERVAL: u64 = 50;
 
-/// The turns that a node waits for a carrier that replaces another one.
-const PATIENCE: u64 = 2000;
-
 /// An agent.
 pub struct Agent {
     first_rank: u32,
@@ -35,8 +32,8 @@ pub struct Agent {
     exits: Vec<Exiting>,
     agent: AgentEnd,
     pub edge: EdgeEnd,
-    /// When the carrier has ended that may be replaced.
-    pub detached: Option<u64>,
+    /// Carriers may be replaced.
+    is_linked: bool,
     decoder: Decoder,
     /// What each writer has to write in its turn.
     batches: [Vec<u8>; WRITERS],
@@ -90,8 +87,8 @@ impl Agent {
             sources,
             exits,
             agent: AgentEnd::default(),
-            edge: EdgeEnd::new(is_linked),
-            detached: None,
+            edge: EdgeEnd::default(),
+            is_linked,
             decoder: Decoder::of_front_end(),
             batches: Default::default(),
             turns: VecDeque::new(),
@@ -133,21 +130,20 @@ impl Agent {
         }
         self.write_up(&mut pipes.up[number]);
         self.edge.flush(&mut pipes.up[number]);
-        assert!(self.edge.link.as_ref().is_none_or(|link| link.held() < MAX_KEPT + MAX_CONTROL));
+        assert!(self.edge.link.held() < MAX_KEPT + MAX_CONTROL);
     }
 
     fn read_down(&mut self, pipe: &mut Pipe, now: u64) {
-        let Some(read) = self.edge.read(CAPACITY, pipe) else {
-            let since = *self.detached.get_or_insert(now);
-            self.is_gone = self.edge.link.is_none() || now - since > PATIENCE;
+        let Some(read) = self.edge.read(CAPACITY, pipe, now) else {
+            self.is_gone = self.edge.link.lost_at().is_some_and(|lost| lost <= time(now));
             return;
         };
         self.decoder.receive(&read);
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::of_front_end());
         while let Some(frame) = decoder.decode().unwrap() {
             self.frames += 1;
-            if let (Some(link), Frame::Ack { received }) = (&mut self.edge.link, &frame) {
-                link.acknowledged(*received).unwrap();
+            if let Frame::Ack { received } = frame {
+                self.edge.link.acknowledged(received).unwrap();
                 continue;
             }
             match self.agent.receive(&frame).unwrap() {
@@ -161,7 +157,8 @@ impl Agent {
     fn handle(&mut self, message: ToAgent) {
         match message {
             ToAgent::Start(_) => {
-                if self.edge.link.is_some() {
+                if self.is_linked {
+                    self.edge.link.outlive_carriers(LIMIT);
                     let address = LinkAddress { path: "a".into(), session: SESSION };
                     self.messages.push_back(ToFrontEnd::Link(address));
                 }

@@ -15,7 +15,7 @@ use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
 use super::NodeSet;
 use super::agent::{Agent, Pipes};
 use super::job::FrontJob;
-use super::pipe::{CAPACITY, EdgeEnd, Pipe};
+use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, time};
 use super::source::bytes;
 use crate::rng::Rng;
 
@@ -83,7 +83,7 @@ impl Front {
             let ranks = (node * set.ranks..(node + 1) * set.ranks).map(Rank).collect();
             Edge {
                 front: FrontEnd::new(&ranks, window(nodes)),
-                end: EdgeEnd::new(set.is_linked),
+                end: EdgeEnd::default(),
                 is_ready: false,
                 replaced_at: None,
                 decoder: Decoder::of_agent(),
@@ -133,12 +133,11 @@ impl Front {
             if replaced_at.is_some_and(|time| time <= now) && !agents[node].is_gone {
                 *replaced_at = None;
                 self.replaced += 1;
-                agents[node].detached = None;
                 end.resume(&mut agents[node].edge);
                 (pipes.up[node], pipes.down[node]) = (Pipe::default(), Pipe::default());
             }
-            let Some(read) = end.read(CAPACITY, &mut pipes.up[node]) else {
-                if end.link.is_none() || !*is_ready || agents[node].is_gone {
+            let Some(read) = end.read(CAPACITY, &mut pipes.up[node], now) else {
+                if !end.link.takes_carriers(time(now)) || !*is_ready || agents[node].is_gone {
                     self.end_edge(node, agents, pipes);
                 } else if replaced_at.is_none() {
                     *replaced_at = Some(now + rng.below(100));
@@ -157,8 +156,8 @@ impl Front {
                 };
                 let Some(frame) = frame else { break };
                 self.frames += 1;
-                if let (Some(link), Frame::Ack { received }) = (&mut self.edges[node].end.link, &frame) {
-                    link.acknowledged(*received).unwrap();
+                if let Frame::Ack { received } = frame {
+                    self.edges[node].end.link.acknowledged(received).unwrap();
                     continue;
                 }
                 let event = self.edges[node].front.receive(&frame, self.epoch);
@@ -194,6 +193,7 @@ impl Front {
                 assert_eq!(arrived.delivered + arrived.lost, end);
             }
             FrontEvent::End(stream) => self.arrived.entry(stream).or_default().is_ended = true,
+            FrontEvent::Message(ToFrontEnd::Link(_)) => self.edges[node].end.link.outlive_carriers(LIMIT),
             FrontEvent::Message(ToFrontEnd::Ready) => {
                 self.ready += 1;
                 self.edges[node].is_ready = true;

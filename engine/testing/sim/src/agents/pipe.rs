@@ -1,6 +1,9 @@
 //! One direction of an edge: what its carrier holds.
 
 use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use iof_nodes::LinkEnd;
 
@@ -20,16 +23,6 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Writes what there is room for. Returns the number of bytes; `None` if nothing reads.
-    pub fn write(&mut self, bytes: &[u8]) -> Option<usize> {
-        if self.is_broken || self.is_ended {
-            return None;
-        }
-        let length = bytes.len().min(CAPACITY - self.bytes.len());
-        self.bytes.extend(&bytes[..length]);
-        Some(length)
-    }
-
     /// Reads at most `limit` bytes; `None` at the end.
     pub fn read(&mut self, limit: usize) -> Option<Vec<u8>> {
         if self.bytes.is_empty() && self.is_ended {
@@ -57,63 +50,66 @@ impl Pipe {
     }
 }
 
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_broken || self.is_ended {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let length = bytes.len().min(CAPACITY - self.bytes.len());
+        self.bytes.extend(&bytes[..length]);
+        if length > 0 { Ok(length) } else { Err(ErrorKind::WouldBlock.into()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How long an edge may be without a carrier, if its carriers are replaced.
+pub const LIMIT: Duration = Duration::from_millis(2000);
+
+/// Returns the time of a turn, which takes a millisecond.
+pub fn time(turn: u64) -> Instant {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    *EPOCH.get_or_init(Instant::now) + Duration::from_millis(turn)
+}
+
 /// The number with which a carrier that replaces another one begins.
 pub const SESSION: u64 = 0x0a00_0000_0000_5e55;
 
 /// What one end of an edge does with the carrier.
 #[derive(Debug, Default)]
 pub struct EdgeEnd {
-    /// If the carrier may be replaced.
-    pub link: Option<LinkEnd>,
-    /// What was taken for the carrier and is not written.
-    piece: Vec<u8>,
+    pub link: LinkEnd,
 }
 
 impl EdgeEnd {
-    pub fn new(is_linked: bool) -> EdgeEnd {
-        EdgeEnd { link: is_linked.then(LinkEnd::default), piece: Vec::new() }
-    }
-
-    /// Sends what there is room for. Returns the number of bytes; `None` if nothing reads, and the
+    /// Sends bytes if there is room. Returns the number of bytes; `None` if nothing reads, and the
     /// carrier can't be replaced.
     pub fn write(&mut self, bytes: &[u8], pipe: &mut Pipe) -> Option<usize> {
-        let Some(link) = &mut self.link else { return pipe.write(bytes) };
-        let length = if link.has_room() { bytes.len() } else { 0 };
-        link.send(&bytes[..length]);
-        self.flush(pipe);
-        Some(length)
+        let length = if self.link.has_room() { bytes.len() } else { 0 };
+        self.link.send(&bytes[..length]);
+        (self.flush(pipe) || self.link.is_resumable()).then_some(length)
     }
 
-    /// Writes what is kept to a carrier that may be replaced.
-    pub fn flush(&mut self, pipe: &mut Pipe) {
-        let Some(link) = &mut self.link else { return };
-        loop {
-            if self.piece.is_empty() {
-                link.take(&mut self.piece, CAPACITY);
-            }
-            match pipe.write(&self.piece) {
-                Some(written @ 1..) => drop(self.piece.drain(..written)),
-                _ => return,
-            }
-        }
+    /// Writes what the carrier was not given. Returns whether something reads.
+    pub fn flush(&mut self, pipe: &mut Pipe) -> bool {
+        self.link.write_to(pipe).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |()| true)
     }
 
     /// Reads at most `limit` bytes; `None` at the end.
-    pub fn read(&mut self, limit: usize, pipe: &mut Pipe) -> Option<Vec<u8>> {
-        let read = pipe.read(limit)?;
-        if let Some(link) = &mut self.link {
-            link.receive(read.len());
+    pub fn read(&mut self, limit: usize, pipe: &mut Pipe, now: u64) -> Option<Vec<u8>> {
+        let read = pipe.read(limit);
+        match &read {
+            Some(read) => drop(self.link.receive(read.len())),
+            None => self.link.detach(time(now)),
         }
-        Some(read)
+        read
     }
 
     /// Goes over to a new carrier, as the other end does.
     pub fn resume(&mut self, other: &mut EdgeEnd) {
-        if let (Some(one), Some(two)) = (&mut self.link, &mut other.link) {
-            two.resume(SESSION, &one.resume_frame(SESSION)).unwrap();
-            one.resume(SESSION, &two.resume_frame(SESSION)).unwrap();
-            self.piece.clear();
-            other.piece.clear();
-        }
+        other.link.resume(SESSION, &self.link.resume_frame(SESSION)).unwrap();
+        self.link.resume(SESSION, &other.link.resume_frame(SESSION)).unwrap();
     }
 }

@@ -1,0 +1,267 @@
+//! What the driver does for one edge of the front end.
+
+mod reattach;
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iof_engine::Signal;
+use iof_nodes::limits::MAX_RECORD;
+use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEvent, LinkAddress, ToFrontEnd};
+
+use self::reattach::Search;
+use super::Driver;
+use crate::carrier::{DRAIN_LIMIT, EXIT_LIMIT};
+use crate::edge::{Ends, NodeEvent};
+use crate::greeting::Greeting;
+use crate::receiver::Receiver;
+
+/// An edge, as the driver has it.
+pub struct Driven {
+    pub receiver: Receiver,
+    pub ends: Arc<Ends>,
+    /// The output of the carrier, until it ends.
+    pub up: Option<File>,
+    /// What precedes the first frame.
+    pub greeting: Option<Greeting>,
+    pub decoder: Decoder,
+    /// Nothing follows in the output but what it holds.
+    pub is_ending: bool,
+    pub phase: Phase,
+    /// How long the edge may be without a carrier, once its agent listens for others.
+    limit: Duration,
+    /// Where the agent listens.
+    pub address: Option<LinkAddress>,
+    /// When the driver looks at the edge again.
+    pub timer: Option<Instant>,
+}
+
+/// What happens to an edge.
+pub enum Phase {
+    Receiving,
+    /// The carrier has ended, and another one is tried.
+    Searching(Search),
+    /// The carrier is to exit until this time. If that is when the node is lost, it is told then, with
+    /// the rest of the reason.
+    Ending(Instant, Option<(String, BrokenEnd)>),
+    Over,
+}
+
+impl Driven {
+    /// Returns an edge over this carrier. Without a carrier, it is lost after `limit`.
+    pub fn new(receiver: Receiver, up: File, limit: Duration) -> Driven {
+        let ends = Arc::clone(&receiver.ends);
+        Driven {
+            receiver,
+            ends,
+            up: Some(up),
+            greeting: Some(Greeting::new(false)),
+            decoder: Decoder::of_agent(),
+            is_ending: false,
+            phase: Phase::Receiving,
+            limit,
+            address: None,
+            timer: None,
+        }
+    }
+
+    pub fn number(&self) -> usize {
+        self.receiver.number
+    }
+
+    /// Begins to receive.
+    pub fn begin(&mut self, driver: &mut Driver) {
+        let state = self.ends.state();
+        driver.reap_later(&state.carrier, self.receiver.number);
+        let files = self.up.as_ref().zip(state.down.as_ref());
+        let watched = files.map(|(up, down)| driver.watch(self.receiver.number, up, down));
+        drop(state);
+        if let Some(Err(error)) = watched {
+            self.fail(driver, format!("cannot watch its carrier: {error}"), Instant::now());
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// Returns when the driver has to look at the edge again.
+    pub fn due(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Receiving | Phase::Over => None,
+            Phase::Searching(search) => {
+                search.due().into_iter().chain(self.ends.state().link.ends_at()).min()
+            }
+            Phase::Ending(until, _) => Some(*until),
+        }
+    }
+
+    /// Goes on as far as time, carriers and the handles of the edge allow.
+    pub fn look(&mut self, driver: &mut Driver, now: Instant) {
+        self.ends.notify();
+        self.search(driver, now);
+        let Phase::Ending(until, lost) = &mut self.phase else { return };
+        let carrier = self.ends.state().carrier.clone();
+        let ended = match carrier.ended() {
+            None if now < *until => return,
+            ended => ended.unwrap_or_else(|| {
+                carrier.signal(Signal::TERM);
+                "its carrier has closed its output".into()
+            }),
+        };
+        if let Some((rest, broken)) = lost.take() {
+            self.receiver.tell(NodeEvent::Lost { reason: ended + &rest, broken });
+        }
+        self.finish(now);
+    }
+
+    /// Reads once, and passes on what has arrived. Returns whether more may follow at once.
+    pub fn read(&mut self, driver: &mut Driver, now: Instant) -> bool {
+        let Some(up) = &mut self.up else { return false };
+        let read = self.decoder.read_from(up).and_then(|length| match &mut self.greeting {
+            None => Ok((length, length)),
+            Some(greeting) if length > 0 => {
+                let is_over = greeting.skip(&mut self.decoder)?;
+                Ok((length, if is_over { self.decoder.held() } else { 0 }))
+            }
+            Some(_) => Ok((0, 0)),
+        });
+        let (length, received) = match read {
+            Ok((0, _)) => {
+                self.up_ended(driver, now);
+                return false;
+            }
+            Ok(lengths) => lengths,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == ErrorKind::Interrupted => return true,
+            Err(error) => {
+                self.up_failed(driver, &error, now);
+                return false;
+            }
+        };
+        if received > 0 {
+            self.greeting = None;
+            self.receive(driver, received, now);
+        }
+        // What arrives after a short read is another event, except the end.
+        self.is_ending || length >= MAX_RECORD
+    }
+
+    /// Passes on what has arrived, of which `length` bytes are new.
+    pub fn receive(&mut self, driver: &mut Driver, length: usize, now: Instant) {
+        if matches!(self.phase, Phase::Searching(_)) {
+            return self.read_answer(driver, now);
+        }
+        let mut state = self.ends.state();
+        if state.link.receive(length) {
+            state.write();
+        }
+        drop(state);
+        if let Err(reason) = self.decode(now) {
+            self.fail(driver, reason, now);
+        }
+    }
+
+    /// Notes that the carrier's output can't be read.
+    fn up_failed(&mut self, driver: &mut Driver, error: &io::Error, now: Instant) {
+        match self.phase {
+            Phase::Searching(_) => self.attempt_failed(driver, error.to_string(), now),
+            // Another carrier can be read.
+            _ if self.ends.state().link.is_resumable() => self.up_ended(driver, now),
+            _ => self.fail(driver, format!("cannot read from its carrier: {error}"), now),
+        }
+    }
+
+    /// Passes on the frames that have arrived whole.
+    ///
+    /// # Errors
+    /// The agent has broken a rule, or the output can't be taken.
+    fn decode(&mut self, now: Instant) -> Result<(), String> {
+        let refused = |error: EdgeError| format!("its agent is cut off: {error}");
+        while let Some(frame) = self.decoder.decode().map_err(|error| refused(error.into()))? {
+            let mut state = self.ends.state();
+            if let Frame::Ack { received } = frame {
+                state.link.acknowledged(received).map_err(refused)?;
+                state.write();
+                continue;
+            }
+            match state.front.receive(&frame, now).map_err(refused)? {
+                FrontEvent::Message(ToFrontEnd::Link(address)) => {
+                    state.link.outlive_carriers(self.limit);
+                    self.address = Some(address);
+                }
+                event => {
+                    drop(state);
+                    self.receiver.handle(event)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces a carrier that has ended its output: the agent can be reached, has not failed to start
+    /// its ranks, and the job goes on. An agent that has sent everything waits for the end of the job,
+    /// which only another carrier can tell it.
+    fn up_ended(&mut self, driver: &mut Driver, now: Instant) {
+        self.forget_up(driver);
+        if let Phase::Searching(search) = &mut self.phase {
+            return search.await_exit(now);
+        }
+        let mut state = self.ends.state();
+        state.link.detach(now);
+        state.down = None;
+        let is_replaced = !state.front.has_failed() && state.link.takes_carriers(now);
+        // At the end of the job, the agent may have ended.
+        let is_silent = state.link.ends_at().is_some();
+        drop(state);
+        match self.address.clone().filter(|_| is_replaced) {
+            Some(address) => {
+                let decoder = mem::replace(&mut self.decoder, Decoder::of_agent());
+                self.phase = Phase::Searching(Search::new(address, decoder, is_silent, now));
+            }
+            None => self.await_exit("", now),
+        }
+    }
+
+    pub fn forget_up(&mut self, driver: &Driver) {
+        self.up.take().iter().for_each(|up| driver.forget(up));
+    }
+
+    /// Tells that the node is lost when it is known how its carrier has ended, unless it was over or
+    /// given up: whatever follows has no meaning. `rest` is the rest of the reason.
+    pub fn await_exit(&mut self, rest: impl Into<String>, now: Instant) {
+        let (rest, cut) = (rest.into(), self.ends.state().front.cut());
+        match cut {
+            Some(broken) => self.phase = Phase::Ending(now + EXIT_LIMIT, Some((rest, broken))),
+            None => self.finish(now),
+        }
+    }
+
+    /// Cuts off the node, for this reason. The agent ends its ranks when its edge ends.
+    pub fn fail(&mut self, driver: &Driver, reason: String, now: Instant) {
+        self.forget_up(driver);
+        let mut state = self.ends.state();
+        let cut = state.front.cut();
+        state.hang_up();
+        if !state.link.is_resumable() {
+            state.carrier.signal(Signal::TERM);
+        }
+        drop(state);
+        match cut {
+            Some(broken) => {
+                self.receiver.tell(NodeEvent::Lost { reason, broken });
+                self.phase = Phase::Ending(now + DRAIN_LIMIT, None);
+            }
+            None => self.finish(now),
+        }
+    }
+
+    fn finish(&mut self, now: Instant) {
+        self.phase = Phase::Over;
+        self.ends.state().abandon(now);
+        self.ends.notify();
+    }
+}
