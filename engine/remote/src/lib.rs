@@ -92,6 +92,5 @@ pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use iof_engine::{Node, NodeLost};
 pub use iof_nodes::{NodeConfig, NodeFiles, Start};
-pub use remote::{RemoteJob, check};
-pub use start::{Launch, StartStep};
+pub use start::{Launch, RemoteJob, StartStep, check};
 pub use thread::NoThread;

@@ -6,32 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crossbeam::channel::Sender;
-use iof_capture::{check_files, check_maps};
-use iof_engine::{Edges, Engine, Job, Node, NodeId, NodeReport, NodeRequest, Signal};
+use iof_engine::{Edges, Job, Node, NodeId, NodeReport, NodeRequest, Signal};
 use iof_nodes::{ControlError, StdinOutcome, StdinRanks, ToAgent, ToFrontEnd};
-use iof_output::PrintReport;
 use iof_proto::{Failure, Nspace, Status};
 
 use crate::carrier::DRAIN_LIMIT;
 use crate::cost::AgentCosts;
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
-use crate::error::{RemoteLimitError, RemoteStartError};
-use crate::start::{Launch, StartStep};
-
-/// Descriptors of the front end for each rank and each edge, and maps for each rank.
-const FILES_PER_RANK: u64 = 4;
-const FILES_PER_EDGE: u64 = 4;
-const MAPS_PER_RANK: u64 = 12;
-/// Descriptors of the front end apart from these.
-const OTHER_FILES: u64 = 64;
-
-/// A job whose ranks run on other nodes.
-#[derive(Clone, Debug)]
-pub struct RemoteJob {
-    /// The job of the front end's engine.
-    pub job: Job,
-    costs: Arc<Mutex<AgentCosts>>,
-}
 
 /// The nodes of a job.
 pub(crate) struct Remote {
@@ -44,7 +25,6 @@ pub(crate) struct Remote {
 }
 
 /// What changes while the job runs.
-#[derive(Default)]
 pub(crate) struct State {
     /// The edges, by node. `None` for a node that is lost, or has ended.
     pub(crate) edges: Vec<Option<Edge>>,
@@ -52,63 +32,6 @@ pub(crate) struct State {
     pub(crate) open: BTreeSet<usize>,
     /// The queue of the thread that starts the ranks, and then of the one that follows the nodes.
     pub(crate) events: Option<Sender<NumberedEvent>>,
-}
-
-impl RemoteJob {
-    /// Returns what forwarding has cost the agents that are over.
-    pub fn costs(&self) -> AgentCosts {
-        self.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// Checks that this process can have the rings of all ranks of a job, and its edges. Returns the
-/// number of further files that it may open.
-///
-/// # Errors
-/// The limit that is too low.
-pub fn check(nodes: &[Node]) -> Result<u64, RemoteLimitError> {
-    let ranks = nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
-    let files = ranks.saturating_mul(FILES_PER_RANK);
-    let files = files.saturating_add((nodes.len() as u64).saturating_mul(FILES_PER_EDGE));
-    check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
-    check_files(files.saturating_add(OTHER_FILES)).map_err(|files| RemoteLimitError::Files { ranks, files })
-}
-
-impl Launch<'_> {
-    /// Starts an agent on each node and, when all of them are ready, the ranks. Each rank of the job
-    /// runs on one of the nodes. `engine` receives their output, so its readers should be attached
-    /// before. Blocks until all ranks run. Meanwhile `is_interrupted` is called several times a
-    /// second. `files` is called for each node that writes files, once these are complete or can't be
-    /// written, which ends the job: with the host, and what was written or the reason.
-    ///
-    /// The nodes determine `local` and `elsewhere` of the job.
-    ///
-    /// # Errors
-    /// A node can't start its ranks, this process can't have their output, or `is_interrupted` has
-    /// returned `true`. No rank runs on.
-    pub fn start(
-        &self,
-        engine: &Arc<Engine>,
-        nodes: &[Node],
-        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
-        files: impl FnMut(String, Result<PrintReport, String>) + Send + 'static,
-    ) -> Result<RemoteJob, RemoteStartError> {
-        check(nodes)?;
-        let state = State {
-            edges: nodes.iter().map(|_| None).collect(),
-            open: (0..nodes.len()).collect(),
-            events: None,
-        };
-        let remote = Arc::new(Remote {
-            nspace: self.spec.nspace.clone(),
-            nodes: nodes.into(),
-            job: OnceLock::new(),
-            costs: Arc::default(),
-            state: Mutex::new(state),
-        });
-        let job = remote.start(self, engine, is_interrupted, Box::new(files))?;
-        Ok(RemoteJob { job, costs: Arc::clone(&remote.costs) })
-    }
 }
 
 impl State {
@@ -119,6 +42,17 @@ impl State {
 }
 
 impl Remote {
+    /// Creates the nodes of the job `nspace`, to which there are no edges yet.
+    pub(crate) fn new(nspace: Nspace, nodes: &[Node]) -> Remote {
+        let state = State {
+            edges: nodes.iter().map(|_| None).collect(),
+            open: (0..nodes.len()).collect(),
+            events: None,
+        };
+        let (job, costs) = (OnceLock::new(), Arc::default());
+        Remote { nspace, nodes: nodes.into(), job, costs, state: Mutex::new(state) }
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

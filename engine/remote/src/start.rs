@@ -1,33 +1,42 @@
 //! The start of a job on its nodes: first all agents, then all ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, mem};
 
 use crossbeam::channel::{self, RecvTimeoutError, Sender, unbounded};
+use iof_capture::{check_files, check_maps};
 use iof_engine::{
     DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Mpi, Node, Policy, Pty,
     Rendezvous, Stdin, needs_mpi, own_interaction,
 };
 use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{FrontEnd, NodeConfig, Start, ToAgent, ToFrontEnd, window};
-use iof_output::{Audience, FlushTimeout};
+use iof_output::{Audience, FlushTimeout, PrintReport};
 use iof_proto::Rank;
 
 use crate::carrier::{Carrier, DRAIN_LIMIT, MAX_STARTS};
 use crate::carriers::Carriers;
+use crate::cost::AgentCosts;
 use crate::driver::driven::Driven;
 use crate::driver::{Driver, Inbox};
 use crate::edge::{Edge, Ends, NodeEvent, NumberedEvent};
 use crate::environment;
-use crate::error::RemoteStartError;
+use crate::error::{RemoteLimitError, RemoteStartError};
 use crate::follower::FilesCallback;
 use crate::receiver::Receiver;
 use crate::remote::Remote;
 
 /// The interval at which the caller is asked while agents start.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Descriptors of the front end for each rank and each edge, and maps for each rank.
+const FILES_PER_RANK: u64 = 4;
+const FILES_PER_EDGE: u64 = 4;
+const MAPS_PER_RANK: u64 = 12;
+/// Descriptors of the front end apart from these.
+const OTHER_FILES: u64 = 64;
 
 /// What is to be started.
 #[derive(Debug)]
@@ -43,6 +52,14 @@ pub struct Launch<'a> {
     pub audience: Audience,
     /// The settings of the nodes.
     pub config: NodeConfig,
+}
+
+/// A job whose ranks run on other nodes.
+#[derive(Clone, Debug)]
+pub struct RemoteJob {
+    /// The job of the front end's engine.
+    pub job: Job,
+    costs: Arc<Mutex<AgentCosts>>,
 }
 
 /// What the agents are to start: what is the same on all nodes, and what differs by rank.
@@ -82,6 +99,52 @@ impl<'a> Launch<'a> {
         };
         Launch { spec, carriers, reattach: None, audience: Audience::Program, config }
     }
+}
+
+impl Launch<'_> {
+    /// Starts an agent on each node and, when all of them are ready, the ranks. Each rank of the job
+    /// runs on one of the nodes. `engine` receives their output, so its readers should be attached
+    /// before. Blocks until all ranks run. Meanwhile `is_interrupted` is called several times a
+    /// second. `files` is called for each node that writes files, once these are complete or can't be
+    /// written, which ends the job: with the host, and what was written or the reason.
+    ///
+    /// The nodes determine `local` and `elsewhere` of the job.
+    ///
+    /// # Errors
+    /// A node can't start its ranks, this process can't have their output, or `is_interrupted` has
+    /// returned `true`. No rank runs on.
+    pub fn start(
+        &self,
+        engine: &Arc<Engine>,
+        nodes: &[Node],
+        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
+        files: impl FnMut(String, Result<PrintReport, String>) + Send + 'static,
+    ) -> Result<RemoteJob, RemoteStartError> {
+        check(nodes)?;
+        let remote = Arc::new(Remote::new(self.spec.nspace.clone(), nodes));
+        let job = remote.start(self, engine, is_interrupted, Box::new(files))?;
+        Ok(RemoteJob { job, costs: Arc::clone(&remote.costs) })
+    }
+}
+
+impl RemoteJob {
+    /// Returns what forwarding has cost the agents that are over.
+    pub fn costs(&self) -> AgentCosts {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Checks that this process can have the rings of all ranks of a job, and its edges. Returns the
+/// number of further files that it may open.
+///
+/// # Errors
+/// The limit that is too low.
+pub fn check(nodes: &[Node]) -> Result<u64, RemoteLimitError> {
+    let ranks = nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
+    let files = ranks.saturating_mul(FILES_PER_RANK);
+    let files = files.saturating_add((nodes.len() as u64).saturating_mul(FILES_PER_EDGE));
+    check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
+    check_files(files.saturating_add(OTHER_FILES)).map_err(|files| RemoteLimitError::Files { ranks, files })
 }
 
 impl Remote {
