@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use common::{add, next, pipe, stream};
 use iof_capture::{BackendKind, Capture, Cause, End, Event, SourceId, StartError};
 use iof_shm_ring::Policy;
+use iof_testing::capture::{add, next, stream};
+use iof_testing::pipes::pipe;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Makes the kernel refuse io_uring with `errno`, for the rest of this thread's life and in all

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
-mod common;
 mod conformance;
 
 const BACKEND: iof_capture::BackendKind = iof_capture::BackendKind::Epoll;

@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
-mod common;
-
 use std::fs;
 use std::io::Write;
 
-use common::{add, pattern, pipe, rig_on, stream, tool, wait_end, wait_until};
 use iof_capture::{BackendKind, SourceId};
 use iof_shm_ring::Policy;
+use iof_testing::capture::{add, rig_on, stream, tool, wait_end, wait_until};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 
 const ID: SourceId = SourceId(1);
 
@@ -53,7 +53,7 @@ fn a_read_without_memory_waits_or_drops_by_the_policy_and_does_not_end_the_sourc
             reader.set_room_bell(rig.capture.room_bell().unwrap());
             let (read, mut write) = pipe();
             rig.capture.send([add(ID, read, stream)]).unwrap();
-            let bytes = pattern(3000, 1);
+            let bytes = seeded_pattern(3000, 1);
             let mut produced = 1000;
             write.write_all(&bytes[..1000]).unwrap();
             wait_until(&rig.capture, ID, |stats| stats.produced == 1000);

@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail this way")]
 
-mod common;
-
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
-use common::{next, rig_on, watch};
 use iof_capture::{BackendKind, Event, ProcessGroup, ProcessId, ProcessSpec, SpawnError, spawn};
+use iof_testing::capture::{next, rig_on, watch};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 fn shell(script: &str) -> ProcessSpec {

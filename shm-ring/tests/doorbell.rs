@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use iof_shm_ring::{Bell, doorbell};
-use iof_stalled_memory::StalledPage;
+use iof_testing::stalled::StalledPage;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

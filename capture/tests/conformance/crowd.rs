@@ -10,7 +10,9 @@ use iof_capture::{Capture, Command, SourceId, raise_file_limit};
 use iof_shm_ring::Policy;
 
 use super::rig;
-use crate::common::{add, pattern, pipe, stream, tool, wait_end, wait_for, wait_until};
+use iof_testing::capture::{add, stream, tool, wait_end, wait_for_ends, wait_until};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 
 const KIB: u64 = 1024;
 
@@ -122,17 +124,17 @@ fn among_thousands_of_sources_only_active_ones_wake_the_capture() {
 
     let mut readers = Vec::new();
     for (id, mut write, reader) in active {
-        write.write_all(&pattern(3000, id)).unwrap();
+        write.write_all(&seeded_pattern(3000, id)).unwrap();
         readers.push((id, reader));
     }
-    let (ends, _) = wait_for(&rig.events, readers.len(), 0);
+    let (ends, _) = wait_for_ends(&rig.events, readers.len(), 0);
     for (id, mut reader) in readers {
         assert_eq!(ends[&SourceId(id)].produced, 3000);
         let (bytes, gaps) = tool.read_to_end(&rig.capture, SourceId(id), &mut reader);
-        assert!(bytes == pattern(3000, id) && gaps.is_empty(), "source {id}");
+        assert!(bytes == seeded_pattern(3000, id) && gaps.is_empty(), "source {id}");
     }
     let rest = idle.len();
     drop(idle);
-    let (ends, _) = wait_for(&rig.events, rest, 0);
+    let (ends, _) = wait_for_ends(&rig.events, rest, 0);
     assert!(ends.values().all(|end| end.produced == 0 && end.error.is_none()));
 }

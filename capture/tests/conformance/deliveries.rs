@@ -5,7 +5,8 @@ use iof_capture::{Command, Event, IdInUse, SendError, SourceBytes, SourceId};
 use iof_shm_ring::{Gap, Peek, Policy};
 
 use super::{blocking_stream, rig};
-use crate::common::{CaptureRig, deliver, next, open, pattern, stream, tool};
+use iof_testing::capture::{CaptureRig, deliver, next, open, stream, tool};
+use iof_testing::noise::seeded_pattern;
 
 const KIB: usize = 1024;
 const ID: SourceId = SourceId(1);
@@ -70,7 +71,7 @@ fn deliveries_arrive_in_order_through_a_much_smaller_ring() {
     let rig = rig();
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB as u64);
     rig.capture.send([open(ID, stream)]).unwrap();
-    let bytes = pattern(4 << 20, 1);
+    let bytes = seeded_pattern(4 << 20, 1);
     let (mut rest, mut size, mut pieces) = (&bytes[..], 0, 0);
     while !rest.is_empty() {
         let (piece, later) = rest.split_at(size.min(rest.len()));
@@ -92,8 +93,8 @@ fn a_delivery_counts_as_taken_when_all_its_bytes_are_taken() {
     let rig = rig();
     let (_tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB as u64);
     rig.capture.send([open(ID, stream)]).unwrap();
-    deliver_to(&rig, &pattern(KIB, 1));
-    deliver_to(&rig, &pattern(64 * KIB, 2));
+    deliver_to(&rig, &seeded_pattern(KIB, 1));
+    deliver_to(&rig, &seeded_pattern(64 * KIB, 2));
     deliver_to(&rig, b"");
     let mut taken = wait_taken(&rig);
     assert_eq!(taken, Taken { deliveries: 1, bytes: KIB as u64 });
@@ -115,7 +116,7 @@ fn a_full_stream_keeps_the_bytes_that_its_policy_selects_and_counts_the_rest() {
         let mut stream = stream(64 * KIB as u64, policy);
         let mut first = tool.attach_first(&mut stream, false);
         rig.capture.send([open(ID, stream)]).unwrap();
-        let bytes = pattern(1 << 20, 3);
+        let bytes = seeded_pattern(1 << 20, 3);
         bytes.chunks(1000).for_each(|chunk| deliver_to(&rig, chunk));
         rig.capture.send([Command::Finish(ID)]).unwrap();
         let ended = wait_end(&rig);
@@ -140,7 +141,7 @@ fn closing_drops_waiting_deliveries_and_counts_them() {
     let mut stream = stream(64 * KIB as u64, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);
     rig.capture.send([open(ID, stream)]).unwrap();
-    let bytes = pattern(200 * KIB, 4);
+    let bytes = seeded_pattern(200 * KIB, 4);
     bytes.chunks(50 * KIB).for_each(|chunk| deliver_to(&rig, chunk));
     rig.capture.send([Command::Close(ID)]).unwrap();
     let ended = wait_end(&rig);

@@ -4,12 +4,13 @@ use std::io::Write;
 use std::os::fd::AsFd;
 
 use super::{blocking_stream, rig};
-use crate::common::{
-    add, pattern, pipe, stream, wait_closed, wait_end, wait_for, wait_for_end_of_file, wait_until,
-    write_in_pieces,
-};
 use iof_capture::{Command, SourceId};
 use iof_shm_ring::Policy;
+use iof_testing::capture::{
+    add, stream, wait_closed, wait_end, wait_for_end_of_file, wait_for_ends, wait_until, write_in_pieces,
+};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 const KIB: u64 = 1024;
@@ -37,7 +38,7 @@ fn finishing_a_source_that_waits_for_its_reader_loses_no_written_byte() {
     let (read, mut write) = pipe();
     rig.capture.send([add(ID, read, stream)]).unwrap();
     fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
-    let bytes = pattern(1 << 20, 6);
+    let bytes = seeded_pattern(1 << 20, 6);
     let mut written = 0;
     // Writes until the pipe is full and the ring has no room for another read.
     let produced = || rig.capture.with_streams(|streams| streams.get(ID).unwrap().stats().produced).unwrap();
@@ -62,7 +63,7 @@ fn finishing_a_pipe_without_writers_ends_at_end_of_file_even_with_a_slow_reader(
     let (read, write) = pipe();
     let same_pipe = read.try_clone().unwrap();
     rig.capture.send([add(ID, read, stream)]).unwrap();
-    let bytes = pattern(100_000, 6);
+    let bytes = seeded_pattern(100_000, 6);
     write_in_pieces(write, bytes.clone()).join().unwrap();
     wait_for_end_of_file(&same_pipe);
     rig.capture.send([Command::Finish(ID)]).unwrap();
@@ -98,7 +99,7 @@ fn finishing_during_a_read_loses_no_written_byte() {
             rig.capture.send([Command::Finish(id)]).unwrap();
             writers.push(write);
         }
-        for (id, end) in wait_for(&rig.events, writers.len(), 0).0 {
+        for (id, end) in wait_for_ends(&rig.events, writers.len(), 0).0 {
             assert_eq!(end.produced, WRITTEN as u64, "source {} in round {round}", id.0);
         }
     }

@@ -4,12 +4,13 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use super::rig;
-use crate::common::{
-    CaptureRig, TestTool, add, deliver, next, open, pattern, pipe, tool, wait_end, wait_until,
-    write_in_pieces,
-};
 use iof_capture::{Command, Event, Gating, NewProcess, NewSource, SourceId, StreamRequest, StreamStep};
 use iof_shm_ring::{CacheBudget, Growth, Policy, Reader, Start, Stream, StreamConfig};
+use iof_testing::capture::{
+    CaptureRig, TestTool, add, deliver, next, open, tool, wait_end, wait_until, write_in_pieces,
+};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
@@ -33,7 +34,7 @@ fn a_rank_runs_ahead_of_a_reader_that_sleeps_by_more_than_a_small_ring() {
     let rig = rig();
     let (mut tool, stream, mut reader) = small_stream(&rig);
     let (read, write) = pipe();
-    let bytes = pattern(BYTES, 1);
+    let bytes = seeded_pattern(BYTES, 1);
     rig.capture.send([add(ID, read, stream)]).unwrap();
     // Ends only if the stream has grown, because nothing was read yet.
     write_in_pieces(write, bytes.clone()).join().unwrap();
@@ -46,7 +47,7 @@ fn a_rank_runs_ahead_of_a_reader_that_sleeps_by_more_than_a_small_ring() {
 fn deliveries_that_wait_for_a_reader_let_a_small_ring_grow() {
     let rig = rig();
     let (mut tool, stream, mut reader) = small_stream(&rig);
-    let bytes = pattern(BYTES, 2);
+    let bytes = seeded_pattern(BYTES, 2);
     rig.capture.send([open(ID, stream)]).unwrap();
     rig.capture.send([deliver(ID, bytes.clone())]).unwrap();
     // Reported only once all bytes are in the ring.
@@ -111,7 +112,7 @@ fn a_capture_ends_while_a_source_waits_to_grow() {
     rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = std::thread::spawn(move || {
         // Ends at the latest when the capture has closed the pipe.
-        let _ = write.write_all(&pattern(4 << 20, 3));
+        let _ = write.write_all(&seeded_pattern(4 << 20, 3));
     });
     // All but less than a claim is full, so the source waits or is about to.
     wait_until(&rig.capture, ID, |stats| stats.produced > 48 * KIB);

@@ -15,7 +15,7 @@ mod stalls;
 use iof_shm_ring::{Policy, Reader, Stream};
 
 use crate::BACKEND;
-use crate::common::{CaptureRig, TestTool, rig_on, stream, tool};
+use iof_testing::capture::{CaptureRig, TestTool, rig_on, stream, tool};
 
 fn rig() -> CaptureRig {
     rig_on(BACKEND)

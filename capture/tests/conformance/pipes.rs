@@ -5,12 +5,14 @@ use std::os::fd::AsFd;
 
 use super::{blocking_stream, rig};
 use crate::BACKEND;
-use crate::common::{
-    Completion, add, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for,
-    wait_for_turn, wait_until, write_in_pieces,
-};
 use iof_capture::{Capture, Command, End, Event, IdInUse, PushId, SendError, SourceId, Stopped};
 use iof_shm_ring::{Gap, Peek, Policy};
+use iof_testing::capture::{
+    Completion, add, next, packet_pipe, stream, tool, wait_closed, wait_end, wait_for_ends, wait_for_turn,
+    wait_until, write_in_pieces,
+};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 const KIB: u64 = 1024;
@@ -21,7 +23,7 @@ fn bytes_arrive_exactly_and_in_order_through_a_much_smaller_ring() {
     let rig = rig();
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
-    let bytes = pattern(8 << 20, 1);
+    let bytes = seeded_pattern(8 << 20, 1);
     rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = write_in_pieces(write, bytes.clone());
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
@@ -35,7 +37,7 @@ fn bytes_arrive_exactly_and_in_order_through_a_much_smaller_ring() {
 fn a_reader_in_another_process_reports_room_and_its_bell_cannot_block_the_capture() {
     let rig = rig();
     let (mut hostile, mut honest) = (tool(), tool());
-    let bytes = pattern(1 << 20, 5);
+    let bytes = seeded_pattern(1 << 20, 5);
     let mut writers = Vec::new();
     let mut readers = Vec::new();
     let mut bells = Vec::new();
@@ -78,7 +80,7 @@ fn drop_newest_keeps_the_first_bytes_and_counts_the_rest() {
     let mut stream = stream(64 * KIB, Policy::DropNewest);
     let mut reader = tool.attach_first(&mut stream, false);
     let (read, write) = pipe();
-    let bytes = pattern(1 << 20, 2);
+    let bytes = seeded_pattern(1 << 20, 2);
     rig.capture.send([add(ID, read, stream)]).unwrap();
     write_in_pieces(write, bytes.clone()).join().unwrap();
     let end = wait_end(&rig.events, ID);
@@ -103,7 +105,7 @@ fn in_packet_mode_every_byte_arrives_or_is_counted_with_little_room_at_a_time() 
         reader.set_room_bell(rig.capture.room_bell().unwrap());
         let (read, mut write) = packet_pipe();
         rig.capture.send([add(ID, read, stream)]).unwrap();
-        let bytes = pattern(4 << 20, 7);
+        let bytes = seeded_pattern(4 << 20, 7);
         let written = bytes.clone();
         let writer = std::thread::spawn(move || {
             bytes.chunks(3001).for_each(|packet| write.write_all(packet).unwrap());
@@ -120,7 +122,7 @@ fn drop_oldest_keeps_the_last_bytes_and_counts_the_rest() {
     let rig = rig();
     let mut tool = tool();
     let (read, write) = pipe();
-    let bytes = pattern(1 << 20, 3);
+    let bytes = seeded_pattern(1 << 20, 3);
     rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropOldest))]).unwrap();
     write_in_pieces(write, bytes.clone()).join().unwrap();
     assert_eq!(wait_end(&rig.events, ID).produced, 1 << 20);
@@ -139,7 +141,7 @@ fn a_stalled_tool_costs_another_tool_no_bytes() {
     let mut stalled_reader = stalled.attach_first(&mut stream, false);
     reader.set_room_bell(rig.capture.room_bell().unwrap());
     let (read, write) = pipe();
-    let bytes = pattern(1 << 20, 4);
+    let bytes = seeded_pattern(1 << 20, 4);
     rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = write_in_pieces(write, bytes.clone());
     let (got, gaps) = quick.read_to_end(&rig.capture, ID, &mut reader);
@@ -176,14 +178,14 @@ fn one_tool_reads_all_bytes_of_many_sources() {
     }
     for round in 0..4 {
         for (id, write) in (0..).zip(&mut writers) {
-            write.write_all(&pattern(1000, id * 4 + round)).unwrap();
+            write.write_all(&seeded_pattern(1000, id * 4 + round)).unwrap();
         }
     }
     drop(writers);
-    let (ends, _) = wait_for(&rig.events, SOURCES as usize, 0);
+    let (ends, _) = wait_for_ends(&rig.events, SOURCES as usize, 0);
     assert!(ends.values().all(|end| end.produced == 4000 && end.dropped == 0));
     for (id, reader) in (0..).zip(&mut readers) {
-        let expected: Vec<u8> = (0..4).flat_map(|round| pattern(1000, id * 4 + round)).collect();
+        let expected: Vec<u8> = (0..4).flat_map(|round| seeded_pattern(1000, id * 4 + round)).collect();
         let (got, gaps) = tool.read_to_end(&rig.capture, SourceId(id), reader);
         assert!(got == expected && gaps.is_empty(), "source {id}");
     }
@@ -265,7 +267,7 @@ fn a_blocked_source_resumes_when_its_reader_consumes() {
     let rig = rig();
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
-    let bytes = pattern(1 << 20, 5);
+    let bytes = seeded_pattern(1 << 20, 5);
     rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = write_in_pieces(write, bytes.clone());
     // The ring has less room than a read claims, so the source waits from here on.
@@ -319,7 +321,7 @@ fn stopping_with_reads_in_flight_completes_every_source() {
         writers.push(write);
     }
     drop(rig.capture);
-    let (ends, _) = wait_for(&rig.events, 50, 0);
+    let (ends, _) = wait_for_ends(&rig.events, 50, 0);
     assert!(ends.values().all(|end| end.produced == 5 && end.error.is_none()));
     writers.iter_mut().for_each(wait_closed);
     let other = super::rig();
@@ -340,7 +342,7 @@ fn stopping_while_all_pipes_are_being_written_completes_every_source() {
         wait_until(&rig.capture, SourceId(id), |stats| stats.produced > 100 * KIB);
     }
     drop(rig.capture);
-    assert_eq!(wait_for(&rig.events, 8, 0).0.len(), 8);
+    assert_eq!(wait_for_ends(&rig.events, 8, 0).0.len(), 8);
     for writer in writers {
         writer.join().unwrap();
     }

@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 
 use super::rig;
-use crate::common::{add, next, stream, tool, wait_for, watch};
 use iof_capture::{Event, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, spawn};
 use iof_shm_ring::Policy;
+use iof_testing::capture::{add, next, stream, tool, wait_for_ends, watch};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -47,7 +47,7 @@ fn each_channel_has_a_pipe_of_its_own() {
         readers.push((SourceId(id), tool.attach_first(&mut stream, false)));
         rig.capture.send([add(SourceId(id), pipe, stream)]).unwrap();
     }
-    wait_for(&rig.events, 3, 1);
+    wait_for_ends(&rig.events, 3, 1);
     let texts = readers.iter_mut().map(|(id, reader)| tool.read_to_end(&rig.capture, *id, reader).0);
     assert_eq!(texts.collect::<Vec<_>>(), [b"out\n".to_vec(), b"err\n".to_vec(), b"diag\n".to_vec()]);
 }
@@ -58,7 +58,7 @@ fn exit_codes_and_signals_are_reported() {
     for (id, script) in (0..).zip(["exit 0", "exit 3", "kill -KILL $$"]) {
         rig.capture.send([watch(ProcessId(id), spawn(shell(script)).unwrap().child)]).unwrap();
     }
-    let (_, exits) = wait_for(&rig.events, 0, 3);
+    let (_, exits) = wait_for_ends(&rig.events, 0, 3);
     assert!(exits[&ProcessId(0)].success());
     assert_eq!(exits[&ProcessId(1)].code(), Some(3));
     assert_eq!(exits[&ProcessId(2)].signal(), Some(9));
@@ -93,7 +93,7 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
     assert_eq!(status.unwrap().code(), Some(5));
     let mut release = OpenOptions::new().write(true).open(fifo).unwrap();
     release.write_all(b"go\n").unwrap();
-    let (ends, _) = wait_for(&rig.events, 1, 0);
+    let (ends, _) = wait_for_ends(&rig.events, 1, 0);
     assert_eq!(ends[&SourceId(1)].produced, "child\ngrandchild\n".len() as u64);
 }
 
@@ -105,7 +105,7 @@ fn two_hundred_simultaneous_exits_are_all_reported() {
         rig.capture.send([watch(ProcessId(id), child)]).unwrap();
         rig.capture.send([add(SourceId(id), stdout, stream(4096, Policy::DropNewest))]).unwrap();
     }
-    let (ends, exits) = wait_for(&rig.events, 200, 200);
+    let (ends, exits) = wait_for_ends(&rig.events, 200, 200);
     for id in 0..200 {
         assert_eq!(ends[&SourceId(id)].produced, id.to_string().len() as u64 + 1);
         assert_eq!(exits[&ProcessId(id)].code(), Some((id % 128) as i32));
@@ -159,7 +159,7 @@ fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
     }
     debugger.kill().unwrap();
     debugger.wait().unwrap();
-    assert_eq!(wait_for(&rig.events, 0, 1).1[&ProcessId(1)].code(), Some(5));
+    assert_eq!(wait_for_ends(&rig.events, 0, 1).1[&ProcessId(1)].code(), Some(5));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_signal_reaches_grandchildren_only_if_the_child_has_its_own_process_group() 
         assert_eq!(stdout.read_line(&mut String::new()).unwrap(), 0, "both processes have exited");
         let rig = rig();
         rig.capture.send([watch(ProcessId(1), child)]).unwrap();
-        assert_eq!(wait_for(&rig.events, 0, 1).1[&ProcessId(1)].signal(), Some(15));
+        assert_eq!(wait_for_ends(&rig.events, 0, 1).1[&ProcessId(1)].signal(), Some(15));
     }
 }
 

@@ -13,9 +13,10 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::{blocking_stream, rig};
-use crate::common::{
-    CaptureRig, TestTool, add, next, pattern, stream, tool, wait_end, wait_for, wait_until, watch,
+use iof_testing::capture::{
+    CaptureRig, TestTool, add, next, stream, tool, wait_end, wait_for_ends, wait_until, watch,
 };
+use iof_testing::noise::seeded_pattern;
 
 const ID: SourceId = SourceId(1);
 const PROCESS: ProcessId = ProcessId(1);
@@ -63,7 +64,7 @@ impl TerminalSession {
 fn script_output(script: &str) -> String {
     let mut session = start(script, Stdin::Null, true);
     let output = session.output();
-    let (ends, exits) = wait_for(&session.rig.events, 1, 1);
+    let (ends, exits) = wait_for_ends(&session.rig.events, 1, 1);
     assert!(ends[&ID].error.is_none() && !ends[&ID].closed, "{ends:?}");
     assert!(exits[&PROCESS].success(), "{exits:?}");
     output
@@ -86,7 +87,7 @@ fn on_a_terminal_stddiag_has_a_pipe_and_the_stderr_pipe_is_empty() {
         rig.capture.send([add(SourceId(id), pipe, stream(4096, Policy::DropNewest))]).unwrap();
     }
     rig.capture.send([watch(PROCESS, spawned.child)]).unwrap();
-    let (ends, _) = wait_for(&rig.events, 3, 1);
+    let (ends, _) = wait_for_ends(&rig.events, 3, 1);
     for (id, end) in &ends {
         assert!(end.error.is_none(), "{end:?}");
         produced[id.0 as usize] = end.produced;
@@ -136,7 +137,7 @@ fn ctrl_c_interrupts_the_foreground_group_and_the_end_key_ends_input() {
     session.wait_for_bytes(6);
     session.master.type_keys(b"\x03").unwrap();
     assert_eq!(session.output(), "ready\ninterrupted\n");
-    assert_eq!(wait_for(&session.rig.events, 1, 1).1[&PROCESS].code(), Some(9));
+    assert_eq!(wait_for_ends(&session.rig.events, 1, 1).1[&PROCESS].code(), Some(9));
 
     let mut session = start("echo ready; cat; echo done", Stdin::Inherit, false);
     session.wait_for_bytes(6);
@@ -199,7 +200,7 @@ fn a_terminal_that_no_process_has_open_for_a_while_can_be_opened_again() {
     session.wait_for_bytes(4);
     drop(file);
     assert_eq!(session.output(), "one\ntwo\n");
-    assert!(wait_for(&session.rig.events, 1, 1).1[&PROCESS].success());
+    assert!(wait_for_ends(&session.rig.events, 1, 1).1[&PROCESS].success());
 }
 
 #[test]
@@ -234,11 +235,11 @@ fn finishing_a_terminal_loses_no_byte_of_its_queues() {
 fn a_megabyte_through_a_terminal_arrives_whole() {
     let file = tempfile::NamedTempFile::new().unwrap();
     // Printable text: a terminal interprets none of these bytes.
-    let text: Vec<u8> = pattern(1 << 20, 9).into_iter().map(|byte| b'!' + byte % 90).collect();
+    let text: Vec<u8> = seeded_pattern(1 << 20, 9).into_iter().map(|byte| b'!' + byte % 90).collect();
     std::fs::write(file.path(), &text).unwrap();
     let mut session = start(&format!("cat {}", file.path().display()), Stdin::Null, false);
     assert!(session.output().as_bytes() == text);
-    assert!(wait_for(&session.rig.events, 1, 1).1[&PROCESS].success());
+    assert!(wait_for_ends(&session.rig.events, 1, 1).1[&PROCESS].success());
 }
 
 #[test]

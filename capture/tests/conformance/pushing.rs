@@ -17,11 +17,12 @@ use self::pusher::{
     unread, wait_broken, wait_full,
 };
 use super::crowd::{stays_asleep, thread_of};
-use crate::common::{pattern, pipe};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 
 fn assert_all_bytes_arrive(targets: u64) {
     let mut pusher = Pusher::new();
-    let bytes = Arc::new(pattern(64 * MIB, targets));
+    let bytes = Arc::new(seeded_pattern(64 * MIB, targets));
     let all: Vec<u64> = (0..targets).collect();
     let readers: Vec<_> =
         all.iter().map(|id| spawn_comparison(pusher.add_target(*id), &bytes, Duration::ZERO)).collect();
@@ -54,7 +55,7 @@ fn eight_targets_get_all_bytes_of_one_push() {
 #[test]
 fn a_slow_and_a_quick_target_of_one_push_both_get_all_bytes() {
     let mut pusher = Pusher::new();
-    let bytes = Arc::new(pattern(2 * MIB, 9));
+    let bytes = Arc::new(seeded_pattern(2 * MIB, 9));
     let slow = spawn_comparison(pusher.add_target(0), &bytes, Duration::from_millis(2));
     let quick = spawn_comparison(pusher.add_target(1), &bytes, Duration::ZERO);
     pusher.begin(0, &[0, 1], true);
@@ -66,7 +67,7 @@ fn a_slow_and_a_quick_target_of_one_push_both_get_all_bytes() {
 #[test]
 fn a_target_that_never_reads_does_not_hold_up_another_push() {
     let (mut pusher, never, _poll_end) = pusher_with_full_target();
-    let bytes = Arc::new(pattern(8 * MIB, 10));
+    let bytes = Arc::new(seeded_pattern(8 * MIB, 10));
     let other = spawn_comparison(pusher.add_target(1), &bytes, Duration::ZERO);
     pusher.begin(1, &[1], true);
     pusher.push_all(1, &bytes);
@@ -82,7 +83,7 @@ fn a_target_that_never_reads_does_not_hold_up_another_push() {
 #[test]
 fn the_inlet_bounds_how_far_a_pusher_is_ahead_of_its_slowest_target() {
     let mut pusher = Pusher::new();
-    let bytes = Arc::new(pattern(MIB, 18));
+    let bytes = Arc::new(seeded_pattern(MIB, 18));
     let (never, poll_end) = pusher.add_watched_target(0);
     pusher.begin(0, &[0, 1], false);
     assert!(pusher.fed(0, 1).came_too_late());
@@ -101,7 +102,7 @@ fn the_inlet_bounds_how_far_a_pusher_is_ahead_of_its_slowest_target() {
 #[test]
 fn a_non_blocking_pipe_is_written_when_it_has_room() {
     let mut pusher = Pusher::new();
-    let bytes = Arc::new(pattern(2 * MIB, 15));
+    let bytes = Arc::new(seeded_pattern(2 * MIB, 15));
     let (read, poll_end) = pusher.add_watched_target(0);
     nix::fcntl::fcntl(&poll_end, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
     drop(poll_end);
@@ -153,7 +154,7 @@ fn a_target_id_is_taken_until_the_target_is_shut_and_a_refused_pipe_is_closed() 
     pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
     pusher.wait_shut(0);
     let got = read_to_end(first);
-    assert!(got == pattern(MIB, 13)[..got.len()]);
+    assert!(got == seeded_pattern(MIB, 13)[..got.len()]);
 
     let again = pusher.add_target(0);
     pusher.begin(1, &[0], true);
@@ -195,7 +196,7 @@ fn a_target_accepts_pushes_while_it_exists_and_its_pipe_has_a_reader() {
     assert!(pusher.takes(0) && !pusher.takes(1) && !pusher.takes(2));
     // A full pipe still counts.
     pusher.begin(0, &[0], false);
-    pusher.push(0, &pattern(64 << 10, 19));
+    pusher.push(0, &seeded_pattern(64 << 10, 19));
     wait_full(&poll_end);
     assert!(pusher.takes(0));
     pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();

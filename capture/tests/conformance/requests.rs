@@ -11,9 +11,10 @@ use iof_capture::{
 use iof_shm_ring::{Inlet, Policy, Start};
 
 use super::rig;
-use crate::common::{
-    CaptureRig, TestTool, add, deliver, next, open, pipe, stream, tool, wait_end, wait_until,
+use iof_testing::capture::{
+    CaptureRig, TestTool, add, deliver, next, open, stream, tool, wait_end, wait_until,
 };
+use iof_testing::pipes::pipe;
 
 const ID: SourceId = SourceId(1);
 

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use iof_capture::{Capture, Command, Event, PipeId, PushId, SourceId, TargetId};
 use iof_shm_ring::{Inlet, Policy};
-use iof_stalled_memory::StalledPage;
+use iof_testing::capture::{
+    add, deliver, next, stream, tool, wait_closed, wait_end, wait_for_end_of_file, wait_for_turn, wait_until,
+};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
+use iof_testing::stalled::StalledPage;
 
 use super::{blocking_stream, rig};
-use crate::common::{
-    add, deliver, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for_end_of_file,
-    wait_for_turn, wait_until,
-};
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
@@ -172,7 +173,7 @@ fn every_byte_of_an_isolated_source_arrives_through_a_much_smaller_ring() {
     let rig = rig();
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, mut write) = pipe();
-    let bytes = pattern(1 << 20, 1);
+    let bytes = seeded_pattern(1 << 20, 1);
     add_isolated(&rig.capture, ID, read, stream);
     let written = bytes.clone();
     let writer = thread::spawn(move || write.write_all(&written).unwrap());
@@ -192,7 +193,7 @@ fn an_isolated_source_drops_by_its_policy() {
     let mut stream = stream(64 * KIB, Policy::DropNewest);
     let mut reader = tool.attach_first(&mut stream, false);
     let (read, mut write) = pipe();
-    let bytes = pattern(1 << 20, 2);
+    let bytes = seeded_pattern(1 << 20, 2);
     add_isolated(&rig.capture, ID, read, stream);
     write.write_all(&bytes).unwrap();
     drop(write);

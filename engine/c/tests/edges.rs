@@ -1,13 +1,11 @@
 //! C programs in unusual situations. Nothing may hang or crash.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
-use common::{compiler, environment, library_directory, source};
+use iof_testing::compiler::{compiler, environment, library_directory, source};
 
 /// Runs a scenario of tests/c/edges.c. Returns `None` without a compiler.
 fn run_scenario(scenario: &str) -> Option<Output> {

@@ -1,23 +1,20 @@
 //! C tools of a user with several session-level engines.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::{Running, compiler, environment, run, source};
+use iof_testing::compiler::{compiler, environment, run, source};
+use iof_testing::process::Dialog;
 
 /// Starts an engine in a process of its own, with a job. Returns it with its pid.
-fn start(program: &Path, sockets: &Path, nspace: &str) -> (Running, String) {
+fn start(program: &Path, sockets: &Path, nspace: &str) -> (Dialog, String) {
     let mut command = Command::new(program);
     environment(&mut command, program, sockets).args(["launcher", nspace]);
-    let mut launcher = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    let mut pid = String::new();
-    BufReader::new(launcher.0.stdout.take().unwrap()).read_line(&mut pid).unwrap();
-    (launcher, pid.trim_end().to_owned())
+    let mut launcher = Dialog::start(&mut command);
+    let pid = launcher.next_line();
+    (launcher, pid)
 }
 
 /// Runs a tool. Returns the name of its status, or "connected", and the lines that follow.
@@ -46,9 +43,8 @@ fn several_session_engines_are_an_error_that_lists_them_also_beside_stale_socket
     let program = compiler.program(&source("engines.c"), &[]);
     let sockets = tempfile::tempdir().unwrap();
     // A launcher that is killed leaves its socket and the link of its job behind.
-    let (mut stale, stale_pid) = start(&program, sockets.path(), "stale");
-    stale.0.kill().unwrap();
-    stale.0.wait().unwrap();
+    let (stale, stale_pid) = start(&program, sockets.path(), "stale");
+    stale.kill();
     let has_entry_of =
         |pid: &str| entries(sockets.path()).iter().any(|path| path.to_str().unwrap().contains(pid));
     assert!(has_entry_of(&stale_pid));
@@ -61,9 +57,8 @@ fn several_session_engines_are_an_error_that_lists_them_also_beside_stale_socket
     assert_eq!(tool(&program, sockets.path(), None), connected(&first));
     let (_second, second) = start(&program, sockets.path(), "two");
     // An engine that starts removes stale sockets, so this one dies last.
-    let (mut third, third_pid) = start(&program, sockets.path(), "three");
-    third.0.kill().unwrap();
-    third.0.wait().unwrap();
+    let (third, third_pid) = start(&program, sockets.path(), "three");
+    third.kill();
     assert!(has_entry_of(&third_pid));
 
     let (status, reason) = tool(&program, sockets.path(), None);

@@ -2,13 +2,11 @@
 //! request them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Compiler, compiler, environment, source};
+use iof_testing::compiler::{Compiler, compiler, environment, source};
 
 const OUT_AND_ERR: &str = "echo out; sleep 0.2; echo err >&2";
 const OUT: &str = "echo out";
@@ -54,7 +52,7 @@ impl Program {
         command.arg(&self.path).args(level.split(' '));
         command.arg(nprocs.to_string()).arg(script).args(attributes);
         command.current_dir(self.directory.path());
-        let output = common::output(&mut command);
+        let output = iof_testing::compiler::output(&mut command);
         assert!(output.status.success(), "{level} {attributes:?}: {output:?}");
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Written { out: text(output.stdout), err: text(output.stderr) }

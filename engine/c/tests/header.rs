@@ -1,18 +1,16 @@
 //! The header matches the sources, and its layouts and values match PMIx's header.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use common::{compiler, pmix_flags, run};
 use iof_c::{NUMBERS, iof_Data_type_string, iof_Error_string, iof_Proc_state_string, iof_Scope_string};
 use iof_proto::attribute;
 use iof_proto::status::STATUSES;
+use iof_testing::compiler::{compiler, pmix_flags, run};
 
 /// Returns the constant whose name in Rust is `name`.
 fn define(name: &str, value: impl Display) -> String {

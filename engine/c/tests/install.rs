@@ -1,13 +1,11 @@
 //! pkg-config finds the installed library, and programs can be built with its flags.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use common::{compiler, environment, has, library_directory, output, root, run};
+use iof_testing::compiler::{compiler, environment, has, library_directory, output, root, run};
 
 #[test]
 fn a_program_can_be_built_with_pkg_config_flags_both_shared_and_static() {

@@ -1,13 +1,13 @@
 //! The macros of the header, in a program that uses all of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{STANDARD_OUTPUT, compiler, environment, has, pmix_flags, root, run, run_with_launcher, source};
+use iof_testing::compiler::{
+    STANDARD_OUTPUT, compiler, environment, has, pmix_flags, root, run, run_with_launcher, source,
+};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 

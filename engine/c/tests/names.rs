@@ -1,16 +1,13 @@
 //! A C tool with one registration that reads all jobs of one nspace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
+use std::process::Command;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Instant;
-
-use common::{Running, TIMEOUT, compiler, environment, source};
 use iof_engine::{Config, Engine, Rendezvous};
 use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_testing::compiler::{compiler, environment, source};
+use iof_testing::process::Dialog;
+use iof_testing::wait_for;
 
 /// More streams than a tool can read at a time.
 const STREAMS: usize = 16 * 1024 + 400;
@@ -24,13 +21,9 @@ fn a_c_registration_reads_each_job_of_a_name_and_more_streams_than_slots() {
     let rendezvous = Rendezvous::Session(Some(sockets.path().to_owned()));
     let engine = Engine::start(Config::new(rendezvous)).unwrap();
     let mut command = Command::new(&program);
-    environment(&mut command, &program, sockets.path())
-        .arg(engine.socket().unwrap())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut tool = Running(command.spawn().unwrap());
-    let mut lines = BufReader::new(tool.0.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(lines.next().unwrap(), "ready");
+    environment(&mut command, &program, sockets.path()).arg(engine.socket().unwrap());
+    let mut tool = Dialog::start(&mut command);
+    assert_eq!(tool.next_line(), "ready");
     let nspace = Nspace::new("job").unwrap();
     for job in 1..=STREAMS / RANKS {
         for rank in 0..RANKS {
@@ -38,16 +31,11 @@ fn a_c_registration_reads_each_job_of_a_name_and_more_streams_than_slots() {
             engine.deliver(&from, Channel::Stdout, vec![b'x'; 10], &[], || {}).unwrap();
         }
         assert!(engine.end_job(&nspace, Some(0)));
-        let deadline = Instant::now() + TIMEOUT;
-        while !engine.remove(&nspace) {
-            assert!(Instant::now() < deadline, "the job did not end");
-            thread::yield_now();
-        }
+        wait_for("the end of the job", || engine.remove(&nspace).then_some(()));
         // The tool answers when it has read this job, so it loses nothing.
-        tool.write(&format!("{job}\n"));
+        tool.write(&job.to_string());
         let streams = job * RANKS;
-        assert_eq!(lines.next().unwrap(), format!("jobs {job} ends {streams} bytes {} lost 0", 10 * streams));
+        assert_eq!(tool.next_line(), format!("jobs {job} ends {streams} bytes {} lost 0", 10 * streams));
     }
-    drop(tool.0.stdin.take());
-    assert!(tool.0.wait().unwrap().success());
+    assert_eq!(tool.finish(), (String::new(), 0));
 }

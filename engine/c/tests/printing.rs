@@ -1,13 +1,11 @@
 //! Output that the C library writes itself, when something is in its way.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{compiler, environment, source};
+use iof_testing::compiler::{compiler, environment, source};
 use nix::sys::stat::Mode;
 use nix::unistd::{gethostname, mkfifo};
 
@@ -19,7 +17,7 @@ fn run(case: &str, directory: &Path, redirections: &str) -> Option<[String; 2]> 
     environment(&mut command, &program, directory);
     command.args(["--signal=KILL", "60", "sh", "-c", &format!("exec \"$@\" {redirections}"), "sh"]);
     command.arg(&program).arg(case).current_dir(directory);
-    let output = common::output(&mut command);
+    let output = iof_testing::compiler::output(&mut command);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let written = [text(output.stdout), text(output.stderr)];
     assert!(output.status.success(), "{}: {written:?}", output.status);

@@ -2,16 +2,14 @@
 //! with sanitizers; a program that passes invalid arguments; and the example.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{compiler, environment, has, run, run_launcher_and_tool, source};
+use iof_testing::compiler::{compiler, environment, has, run, run_launcher_and_tool, source};
 
 /// Compiles the launcher and the tool with `flags`.
-fn programs(flags: &[&str]) -> Option<(common::Compiler, PathBuf, PathBuf)> {
+fn programs(flags: &[&str]) -> Option<(iof_testing::compiler::Compiler, PathBuf, PathBuf)> {
     let compiler = compiler()?;
     let launcher = compiler.program(&source("launcher.c"), flags);
     let tool = compiler.program(&source("tool.c"), flags);
@@ -93,7 +91,7 @@ fn the_example_runs_ranks_prints_their_lines_and_returns_their_exit_code() {
         "-c",
         "seq 2000; echo $IOF_RANK >&2; exit $IOF_RANK",
     ]);
-    let output = common::output(&mut command);
+    let output = iof_testing::compiler::output(&mut command);
     assert!((1..4).contains(&output.status.code().unwrap()), "{output:?}");
     let mut lines: Vec<&[u8]> = output.stdout.split(|byte| *byte == b'\n').collect();
     lines.sort_unstable();

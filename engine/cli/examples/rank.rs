@@ -12,9 +12,6 @@
 //! has accepted, as 8 bytes in native order.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a broken test program should fail loudly")]
 
-#[path = "../tests/common/noise.rs"]
-mod noise;
-
 use std::env;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -22,7 +19,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use noise::Noise;
+use iof_testing::noise::Noise;
 
 struct Channel {
     file: File,

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::{env, io, thread};
 
-use iof_stalled_memory::StalledPage;
+use iof_testing::stalled::StalledPage;
 
 fn main() {
     let directory = PathBuf::from(env::args_os().nth(1).unwrap());

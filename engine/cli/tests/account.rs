@@ -1,11 +1,9 @@
 //! `iof run --timings --summary`: the counts match what the ranks wrote and what was forwarded.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::bytes::collect;
-use common::process::Done;
-use common::site::{Site, rank};
+use iof_testing::command::site::{Site, rank};
+use iof_testing::pipes::collect;
+use iof_testing::process::Done;
 
 /// Returns the lines of stderr with this prefix, without the prefix.
 fn lines<'a>(stderr: &'a str, prefix: &str) -> Vec<&'a str> {

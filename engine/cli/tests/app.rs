@@ -1,10 +1,8 @@
 //! Several programs in one job: the program, the directory and the environment of each rank.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::process::{Done, Process};
-use common::site::Site;
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
 use nix::sys::signal::Signal;
 
 /// Returns the lines of stdout, sorted, because ranks write in any order.

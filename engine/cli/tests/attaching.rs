@@ -2,15 +2,13 @@
 //! bytes that are no longer cached.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use common::bytes::{Gap, assert_accounted, assert_same, assert_told, noise};
-use common::process::{Done, Process};
-use common::site::{Site, found, iof, rank};
-use common::wait_for;
+use iof_testing::bytes::{Gap, assert_accounted, assert_same, assert_told, noise};
+use iof_testing::command::site::{Site, found, iof, rank};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
 const HALF: u64 = 300_000;
@@ -213,7 +211,7 @@ fn with_two_engines_the_pid_or_the_socket_selects_one() {
     for (_, run) in &runs {
         wait_for("both pulls", || {
             let stats = site.query(&["stats", "--pid", &run.pid().to_string(), "--json"]);
-            (common::site::Stream(found(&stats)[0][0].clone()).pulls() == 2).then_some(())
+            (iof_testing::command::site::Stream(found(&stats)[0][0].clone()).pulls() == 2).then_some(())
         });
     }
     gate.open();

@@ -1,14 +1,12 @@
 //! `--backend`, and machines that forbid io_uring.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use common::bytes::{assert_same, noise};
-use common::process::Process;
-use common::site::{BACKENDS, Site, rank};
+use iof_testing::bytes::{assert_same, noise};
+use iof_testing::command::site::{BACKENDS, Site, rank};
+use iof_testing::process::Process;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Runs `body` on a thread on which the kernel refuses io_uring, as in many containers. Child

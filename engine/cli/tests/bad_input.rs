@@ -1,16 +1,14 @@
 //! Bad input is reported in one line with the cause, with exit code 2. Nothing panics.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
-use common::wait_for;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 
 fn start(args: &[impl AsRef<OsStr>]) -> Done {
     Process::start(iof().args(args)).finish()

@@ -3,8 +3,6 @@
 //! `.ci/carriers` runs them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,10 +10,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::nodes::send;
-use common::process::{Process, Stat};
-use common::site::Site;
-use common::wait_for;
+use iof_testing::command::nodes::send;
+use iof_testing::command::site::Site;
+use iof_testing::process::{Process, Stat};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
 /// Servers of a carrier, in a network namespace of their own.
@@ -190,7 +188,7 @@ fn a_cut_of_ssh_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_jo
     );
     let mut run = rig.run_by_ssh(3, &["--hosts", "a,b", "-n", "2", "--summary", "--kill-wait", "1"], &script);
     let mut stdout = BufReader::new(run.stdout());
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let mut output = String::new();
     while counts(&output).len() < 2 {
         stdout.read_line(&mut output).unwrap();
@@ -360,7 +358,7 @@ fn the_end_of_srun_breaks_the_streams_of_its_node_with_true_figures_and_ends_the
     let options = ["-n", "3", "--map-by", "node", "--kill-wait", "1"];
     let mut run = Process::start(&mut rig.command_by_srun(&options, &script));
     let mut stdout = BufReader::new(run.stdout());
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let mut output = String::new();
     while counts(&output).len() < 3 {
         stdout.read_line(&mut output).unwrap();

@@ -2,16 +2,14 @@
 //! other for its own.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
-use common::wait_for;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::unistd::gethostname;
 
 /// A PMIx server that accepts every tool and prints a line for it. It is in Python, because the

@@ -2,17 +2,15 @@
 //! that reaps orphans, and a reader of the output.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
-use common::wait_for;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;

@@ -2,14 +2,11 @@
 //! drop bytes and report them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::bytes::{
-    Gap, Pending, assert_accounted, assert_same, assert_told, collect, from_json, noise, sum,
-};
-use common::process::Process;
-use common::site::{BACKENDS, Gate, Site, rank};
-use common::{bytes::noise_sum, wait_for};
+use iof_testing::bytes::{Gap, assert_accounted, assert_same, assert_told, from_json, noise, noise_sum, sum};
+use iof_testing::command::site::{BACKENDS, Gate, Site, rank};
+use iof_testing::pipes::collect;
+use iof_testing::process::Process;
+use iof_testing::{Pending, wait_for};
 
 const TOTAL: u64 = 8 << 20;
 const CACHE: u64 = 256 << 10;

@@ -2,16 +2,16 @@
 //! environment of its ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
-use common::bytes::{Pending, assert_same, collect, noise};
-use common::process::Process;
-use common::site::{Site, iof};
-use common::{noise::Noise, wait_for};
+use iof_testing::bytes::{assert_same, noise};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::noise::Noise;
+use iof_testing::pipes::collect;
+use iof_testing::process::Process;
+use iof_testing::{Pending, wait_for};
 use nix::sys::signal::Signal;
 
 #[test]

@@ -1,18 +1,16 @@
 //! Failed ranks: what `iof run` tells about them, and how a failure or a time limit ends a job.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::process::{Done, Process, Stat};
-use common::site::{Site, iof};
-use common::terminal::CTRL_C;
-use common::{wait_for, with_longer_times};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::command::terminal::CTRL_C;
+use iof_testing::process::{Done, Process, Stat};
+use iof_testing::{wait_for, with_longer_times};
 use nix::sys::signal::Signal;
 
 /// Returns the host's name as the kernel knows it.

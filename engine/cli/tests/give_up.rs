@@ -1,15 +1,13 @@
 //! Outputs that accept nothing: how long a run waits for them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::io::{PipeReader, Read, pipe};
 use std::process::Stdio;
 
-use common::process::Process;
-use common::site::{Site, Stream};
-use common::wait_for;
+use iof_testing::command::site::{Site, Stream};
+use iof_testing::process::Process;
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
 #[test]

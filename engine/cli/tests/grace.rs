@@ -2,12 +2,11 @@
 //! bytes of the rank itself.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use common::bytes::{assert_same, collect, noise};
-use common::process::Stat;
-use common::site::{Site, rank};
-use common::wait_for;
+use iof_testing::bytes::{assert_same, noise};
+use iof_testing::command::site::{Site, rank};
+use iof_testing::pipes::collect;
+use iof_testing::process::Stat;
+use iof_testing::wait_for;
 
 #[test]
 fn at_the_end_of_the_grace_period_the_run_ends_and_reports_cut_off_output() {

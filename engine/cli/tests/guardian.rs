@@ -2,8 +2,6 @@
 //! setsid(2).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,10 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::nodes::{agent_of, send, start};
-use common::process::Process;
-use common::site::{Site, program};
-use common::wait_for;
+use iof_testing::command::nodes::{agent_of, send, start};
+use iof_testing::command::site::{Site, program};
+use iof_testing::process::Process;
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 

@@ -1,8 +1,6 @@
 //! Help, manual pages and completions, as users and packagers see them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::os::fd::AsFd;
@@ -10,9 +8,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::process::Process;
-use common::site::{Site, iof};
-use common::terminal::Terminal;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::command::terminal::Terminal;
+use iof_testing::process::Process;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const COMMANDS: [&str; 12] =
@@ -247,7 +245,9 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
     let directory = ["--rendezvous-dir", site.path().to_str().unwrap()];
     let runs = ["ocean model", "air"].map(|name| site.run(&["--nspace", name], ["cat"]));
     for name in ["ocean model", "air"] {
-        common::wait_for(name, || (site.query(&["namespaces", "--nspace", name]).code == 0).then_some(()));
+        iof_testing::wait_for(name, || {
+            (site.query(&["namespaces", "--nspace", name]).code == 0).then_some(())
+        });
     }
     let in_site = |command: &str, words: &[&str]| complete(&[&[command], &directory[..], words].concat());
     assert_eq!(in_site("pull", &["--nspace", ""]), ["air", "ocean\\ model"]);
@@ -324,7 +324,7 @@ fn job_for_shells(name: &str) -> (Site, Process, Vec<(&'static str, String)>) {
     let run = Process::start(&mut command);
     let mut query = iof();
     query.arg("query").arg("--rendezvous-dir").arg(&directory).arg("namespaces");
-    common::wait_for("the job", || (Process::start(&mut query).finish().code == 0).then_some(()));
+    iof_testing::wait_for("the job", || (Process::start(&mut query).finish().code == 0).then_some(()));
     let program = Path::new(iof().get_program()).parent().unwrap().to_owned();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let home = site.path().to_str().unwrap().to_owned();

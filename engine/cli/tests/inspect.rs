@@ -8,18 +8,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use iof_shm_ring::{Policy, ReaderPage, Ring, Start, Stream, StreamConfig, doorbell};
+use iof_testing::wait_for;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// How long a test waits for an expected state.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An `iof run` with one rank, which runs a command and then reads its stdin until the test ends.
 struct Job {
@@ -66,17 +62,6 @@ impl Drop for Job {
         let _ = self.iof.kill();
         // This also closes the stdin of the rank, which ends the rank.
         let _ = self.iof.wait();
-    }
-}
-
-fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited {DEADLINE:?} in vain: {what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -2,15 +2,14 @@
 //! bounded amount of memory.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use common::bytes::{Pending, assert_accounted, assert_told, collect, from_json, noise_sum, sum};
-use common::process::Process;
-use common::site::{Gate, Site, Stream, rank};
-use common::wait_for;
+use iof_testing::bytes::{assert_accounted, assert_told, from_json, noise_sum, sum};
+use iof_testing::command::site::{Gate, Site, Stream, rank};
+use iof_testing::pipes::collect;
+use iof_testing::process::Process;
+use iof_testing::{Pending, wait_for};
 use nix::sys::signal::Signal;
 
 const TOTAL: u64 = 16 << 20;
@@ -72,7 +71,7 @@ impl Job {
     fn connect(&self) -> UnixStream {
         let socket = self.site.sockets().pop().unwrap();
         let socket = UnixStream::connect(socket).unwrap();
-        socket.set_read_timeout(Some(common::DEADLINE)).unwrap();
+        socket.set_read_timeout(Some(iof_testing::TIMEOUT)).unwrap();
         socket
     }
 }
@@ -302,7 +301,7 @@ fn assert_disconnected(messages: &[&[u8]]) {
 fn a_client_that_sends_garbage_is_disconnected_and_affects_no_other() {
     assert_disconnected(&[
         b"GET / HTTP/1.0\r\n\r\n",
-        &common::bytes::noise(0, "garbage", 0, 1 << 20),
+        &iof_testing::bytes::noise(0, "garbage", 0, 1 << 20),
         &[0xff; 5],
         &[0; 64],
     ]);

@@ -1,17 +1,15 @@
 //! Commands that name a job: `iof ps`, `iof kill`, `iof pull JOB`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::Site;
-use common::{DEADLINE, wait_for, wait_or};
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
+use iof_testing::{TIMEOUT, wait_for, wait_or};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 
@@ -44,7 +42,7 @@ fn wait_for_engines(site: &Site, wanted: &[(&Process, &str)]) -> Vec<Vec<String>
         wanted.iter().all(|(run, line)| of_engine(rows, run.pid()).as_deref() == Some(*line))
     };
     let listed = || Some(ps(site)).filter(|rows| is_listed(rows));
-    wait_or(DEADLINE, listed, || format!("{:?}", ps(site)))
+    wait_or(TIMEOUT, listed, || format!("{:?}", ps(site)))
 }
 
 #[test]
@@ -67,7 +65,7 @@ fn in_a_rank_jobs_are_found_where_the_engine_of_the_rank_is() {
     let site = Site::new();
     let other = site.run(&["--nspace", "other"], ["sleep", "1000"]);
     site.wait_for_ranks(1);
-    let iof = common::site::iof().get_program().to_str().unwrap().to_owned();
+    let iof = iof_testing::command::site::iof().get_program().to_str().unwrap().to_owned();
     let script = format!("'{iof}' ps && '{iof}' query namespaces --nspace other && '{iof}' kill other USR1");
     let done = site.run_sh(&["--nspace", "job"], &script).finish();
     assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
@@ -195,7 +193,7 @@ fn the_engine_of_another_user_is_refused_to_root_by_ps_and_kill() {
     run.uid(65534).gid(65534).current_dir("/").arg("run").arg("--rendezvous-dir").arg(&own);
     let _run = Process::start(run.args(["--nspace", "demo", "sleep", "1000"]));
     let of_root = |command: &str, args: &[&str]| {
-        let mut iof = common::site::iof();
+        let mut iof = iof_testing::command::site::iof();
         Process::start(iof.arg(command).arg("--rendezvous-dir").arg(&own).args(args)).finish()
     };
     let listed = || of_root("ps", &[]).text().lines().nth(1).map(str::to_owned);

@@ -2,8 +2,6 @@
 //! remedy.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
-use common::wait_for;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::unistd::{Uid, chown, geteuid};
 
 /// Starts `iof run ARGS` in a shell that sets limits first.

@@ -2,8 +2,6 @@
 //! appear nevertheless.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -12,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::process::Process;
-use common::site::Site;
-use common::wait_up_to;
+use iof_testing::command::site::Site;
+use iof_testing::process::Process;
+use iof_testing::wait_up_to;
 
 const RANKS: usize = 4;
 /// The number of lines of each rank.

@@ -1,10 +1,6 @@
 //! `iof log`: in a rank and outside of ranks, to all channels, and its failures.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-#[path = "../../log/tests/common/mod.rs"]
-mod peers;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
@@ -18,11 +14,12 @@ use std::thread;
 
 use iof_engine::{Config, Engine, LogConfig, Rendezvous, Syslog};
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
+use iof_testing::TIMEOUT;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::servers::{SyslogSocket, mail_server, unused_address};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
-use peers::{SyslogSocket, TIMEOUT, mail_server, unused_address};
 
 const IOF: &str = env!("CARGO_BIN_EXE_iof");
 const ORDER: &str = "PMIX_MCA_plog_base_order";

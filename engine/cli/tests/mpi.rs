@@ -2,16 +2,14 @@
 //! `.ci/mpi`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::Site;
-use common::wait_for;
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;

@@ -1,17 +1,15 @@
 //! `iof run --hosts`: ranks on several nodes, each with an agent that `sh -c` starts on this one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 
-use common::nodes::{by_rank, run, start};
-use common::process::{Done, Process};
-use common::site::{Site, iof};
-use common::terminal::Terminal;
-use common::wait_for;
+use iof_testing::command::nodes::{by_rank, run, start};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::command::terminal::Terminal;
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
 
@@ -373,7 +371,7 @@ fn with_drop_the_ranks_go_on_and_every_byte_is_written_or_counted_as_lost() {
         let options = ["-n", "1", "--drop", policy, "--summary", "--quiet"];
         let mut run = start(&site, "a", &options, &script);
         let mut stdout = run.stdout();
-        let stderr = common::bytes::collect(run.stderr());
+        let stderr = iof_testing::pipes::collect(run.stderr());
         // The output is not read, and the rank ends all the same.
         wait_for("the rank to end", || site.path().join("done").exists().then_some(()));
         let mut output = Vec::new();

@@ -2,19 +2,17 @@
 //! starts the agents on this node.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ChildStdout;
 
-use common::nodes::{agent_of, by_rank, has_thread, run, send, start};
-use common::process::{Done, Process};
-use common::site::{Gate, Site, iof};
-use common::wait_for;
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_GREETING};
 use iof_nodes::{Frame, HEADER, StdinOutcome, ToFrontEnd};
 use iof_proto::Log;
+use iof_testing::command::nodes::{agent_of, by_rank, has_thread, run, send, start};
+use iof_testing::command::site::{Gate, Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
 
@@ -71,7 +69,7 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     let script = "echo $IOF_RANK; exec sleep 1000";
     let mut run = start(&site, "a,b:2", &["-n", "3", "--output", "rank", "--summary"], script);
     let mut stdout = BufReader::new(run.stdout());
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let mut line = String::new();
     for _ in 0..3 {
         stdout.read_line(&mut line).unwrap();
@@ -95,7 +93,7 @@ fn a_node_that_is_lost_after_a_signal_to_end_leaves_the_exit_code_to_the_signal(
     let script = "echo ready; exec sleep 1000";
     let mut run = start(&site, "a,b", &["-n", "2", "--kill-on-bad-exit=0"], script);
     let mut stdout = BufReader::new(run.stdout());
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let mut line = String::new();
     for _ in 0..2 {
         stdout.read_line(&mut line).unwrap();
@@ -121,7 +119,7 @@ fn a_node_that_does_not_answer_is_given_up_after_a_time_limit_or_two_interrupts(
         let options: Vec<&str> = options.iter().chain(timeout.iter().flatten()).copied().collect();
         let mut run = start(&site, "a,b", &options, "echo ready; exec sleep 1000");
         let mut stdout = BufReader::new(run.stdout());
-        let stderr = common::bytes::collect(run.stderr());
+        let stderr = iof_testing::pipes::collect(run.stderr());
         let mut line = String::new();
         for _ in 0..2 {
             stdout.read_line(&mut line).unwrap();
@@ -235,7 +233,7 @@ fn tools_tell_the_broken_streams_of_a_dead_node_from_complete_ones() {
     let options = ["-n", "2", "--output", "json", "--kill-on-bad-exit=0"];
     let mut run = start(&site, "a,b", &options, &script);
     let mut stdout = BufReader::new(run.stdout());
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let mut lines = String::new();
     for _ in 0..2 {
         stdout.read_line(&mut lines).unwrap();
@@ -344,7 +342,7 @@ fn an_agent_that_speaks_wrongly_has_time_to_end_its_ranks() {
         stdout.read_line(&mut lines).unwrap();
     }
     assert_eq!(lines, "ready\nready\n");
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     wait_for("the rank", || (run.running("sleep").len() == 1).then_some(()));
     let agent = agent_of(&run, "b");
     gate.open();

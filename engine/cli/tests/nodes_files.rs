@@ -1,14 +1,12 @@
 //! `--output dir=DIR:node` and `file=NAME:node` with `--hosts`: files that agents write.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 
-use common::nodes::{has_thread, start};
-use common::site::Site;
-use common::wait_for;
+use iof_testing::command::nodes::{has_thread, start};
+use iof_testing::command::site::Site;
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -87,7 +85,7 @@ fn a_file_of_a_node_that_accepts_nothing_is_given_up_when_the_ranks_were_ended()
     let output = format!("file={}%%%c:pattern:node", site.path().join("link").display());
     symlink(&name, site.path().join("link%stdout")).unwrap();
     let mut run = start(&site, "a", &["--kill-wait", "0.1", "--output", &output], "exec yes");
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     site.wait_for_bytes(0, "stdout", 64 << 10);
     run.signal(Signal::SIGTERM);
     let code = run.wait();

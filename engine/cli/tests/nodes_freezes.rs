@@ -2,15 +2,13 @@
 //! end or an agent, in each phase of a job.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 
-use common::nodes::{agent_of, has_thread, send};
-use common::process::{Process, Stat};
-use common::site::Site;
-use common::wait_for;
+use iof_testing::command::nodes::{agent_of, has_thread, send};
+use iof_testing::command::site::Site;
+use iof_testing::process::{Process, Stat};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
 /// The processes that are stopped: the front end, and the agent on n1.
@@ -122,7 +120,7 @@ fn all_output_arrives_after_any_process_has_stood_still_and_memory_stays_bounded
         let mut stdout = BufReader::new(run.stdout());
         stdout.read_exact(&mut [0]).unwrap();
         freeze(&run, frozen);
-        let output = common::bytes::collect(stdout);
+        let output = iof_testing::pipes::collect(stdout);
         let has_stalled = |pid: &u32| {
             let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
             let written = io.lines().find_map(|line| line.strip_prefix("wchar: "));
@@ -162,7 +160,7 @@ fn exit_codes_and_last_lines_arrive_after_a_process_has_stood_still_while_ranks_
         );
         let mut run = start(&site, "sh -c", &["--kill-on-bad-exit=0"], &script);
         let mut stdout = BufReader::new(run.stdout());
-        let stderr = common::bytes::collect(run.stderr());
+        let stderr = iof_testing::pipes::collect(run.stderr());
         let mut lines = String::new();
         for _ in 0..4 {
             stdout.read_line(&mut lines).unwrap();

@@ -1,15 +1,13 @@
 //! Each option of `iof run` has the same effect on ranks here and on two nodes, or is refused by its name.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Mutex;
 use std::thread;
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
 
 use self::Expected::{InOtherTests, Refused, Same, Shows};
 

@@ -1,14 +1,12 @@
 //! `iof run --hosts --pty`: ranks on other nodes with a pseudo-terminal.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::Write;
 
-use common::bytes::{Pending, collect};
-use common::site::Site;
-use common::terminal::CTRL_C;
-use common::wait_for;
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::CTRL_C;
+use iof_testing::pipes::collect;
+use iof_testing::{Pending, wait_for};
 use nix::sys::signal::Signal;
 
 const NODES: [&str; 4] = ["--rsh", "sh -c", "--hosts", "a:2,b:2"];

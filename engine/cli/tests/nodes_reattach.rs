@@ -1,24 +1,122 @@
 //! Jobs on several nodes whose carriers are cut and replaced (`--reattach`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
-use std::io::{BufRead, ErrorKind, Read, Write, pipe};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write, pipe};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ChildStdout;
 
-use common::cuts::{Node, cut, cut_any};
-use common::nodes::{agent_of, has_thread, has_variable, send};
-use common::noise::Noise;
-use common::process::{Process, Stat};
-use common::site::{Site, iof};
-use common::{wait_for, without_waits};
 use iof_nodes::Frame;
 use iof_nodes::limits::MAX_LINKS;
 use iof_proto::socket;
-use nix::sys::signal::Signal;
+use iof_testing::command::nodes::{agent_of, has_thread, has_variable, send};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::command::without_waits;
+use iof_testing::noise::Noise;
+use iof_testing::process::{Process, Stat};
+use iof_testing::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A node whose carriers can be cut, and can be kept from being replaced. `sh -c` starts the agents
+/// on this node, with two processes between each of them and its front end.
+struct Node {
+    site: Site,
+}
+
+impl Node {
+    fn new() -> Node {
+        let site = Site::new();
+        site.install(Path::new("/bin/cat"), "wire");
+        // The shell keeps neither end, so that the end of a wire is the end of the carrier's output
+        // or input. While the file `down` exists, no carrier starts; with `held` the one of node a
+        // waits.
+        let script = "cd ${0%/*}; if [ -e down ]; then : > tried; exit 1; fi\n\
+                      while [ $1 = a ] && [ -e held ]; do sleep 0.01; done\n\
+                      exec 3>&1 4<&0 >/dev/null </dev/null\n\
+                      export NODE=$1\n\
+                      WAY=down ./wire <&4 3>&- | sh -c \"$2\" 3>&- 4<&- | ./wire >&3 4<&- &\n\
+                      exec 3>&- 4<&-\n\
+                      wait\n";
+        fs::write(site.path().join("carrier"), script).unwrap();
+        Node { site }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.site.path().join(name)
+    }
+
+    /// Starts a job named demo, whose ranks run `script` on the nodes a and b.
+    fn start(&self, options: &[&str], script: &str) -> Process {
+        self.start_on("a,b", options, script)
+    }
+
+    /// Starts such a job with a rank on each of these hosts.
+    fn start_on(&self, hosts: &str, options: &[&str], script: &str) -> Process {
+        let rsh = format!("sh {} %h", self.file("carrier").display());
+        let ranks = hosts.split(',').count().to_string();
+        let nodes = ["--nspace", "demo", "--hosts", hosts, "-n", &ranks, "--rsh", &rsh];
+        self.site.run_sh(&[&nodes, options].concat(), script)
+    }
+
+    /// Starts a job on a and b whose ranks write `ready` first, and waits until they have.
+    fn start_ready(&self, options: &[&str], script: &str) -> (Process, BufReader<ChildStdout>) {
+        self.start_ready_on("a,b", options, script)
+    }
+
+    /// Starts such a job with a rank on each of these hosts.
+    fn start_ready_on(
+        &self,
+        hosts: &str,
+        options: &[&str],
+        script: &str,
+    ) -> (Process, BufReader<ChildStdout>) {
+        let mut run = self.start_on(hosts, options, &format!("echo ready; {script}"));
+        let (mut stdout, mut lines) = (BufReader::new(run.stdout()), String::new());
+        let ranks = hosts.split(',').count();
+        for _ in 0..ranks {
+            stdout.read_line(&mut lines).unwrap();
+        }
+        assert_eq!(lines, "ready\n".repeat(ranks));
+        wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
+        (run, stdout)
+    }
+
+    /// Lets no carrier start, or lets them start again.
+    fn set_down(&self, is_down: bool) {
+        if is_down {
+            fs::write(self.file("down"), "").unwrap();
+        } else {
+            fs::remove_file(self.file("down")).unwrap();
+        }
+    }
+
+    /// Cuts the carriers of both nodes, and waits until the front end has tried to replace one.
+    fn cut_for_long(&self, run: &Process) {
+        self.set_down(true);
+        let wires = run.running("wire");
+        assert!(!wires.is_empty());
+        wires.into_iter().for_each(cut);
+        wait_for("an attempt to replace a carrier", || self.file("tried").exists().then_some(()));
+    }
+}
+
+/// Ends one direction of a carrier, if it has not ended.
+fn cut(wire: u32) {
+    let _ = kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL);
+}
+
+/// Cuts one direction of one carrier; another one with each number. Waits for a carrier if all have
+/// just been cut.
+fn cut_any(run: &Process, number: usize) {
+    wait_for("a carrier to cut", || {
+        let wires = run.running("wire");
+        let wire = *wires.get(number * 7 % wires.len().max(1))?;
+        kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL).ok()
+    });
+}
 
 /// Returns the only socket for links of the agent with this pid.
 fn socket_of(node: &Node, agent: u32) -> PathBuf {
@@ -61,7 +159,7 @@ fn all_output_arrives_once_and_in_order_although_carriers_are_cut() {
         let output = output.strip_suffix("end\n").unwrap();
         assert_eq!(output.len() % block.len(), 0);
         for (number, bytes) in output.as_bytes().chunks(block.len()).enumerate() {
-            common::bytes::assert_same(&format!("rank {rank}, block {number}"), bytes, block.as_bytes());
+            iof_testing::bytes::assert_same(&format!("rank {rank}, block {number}"), bytes, block.as_bytes());
         }
     }
 }
@@ -95,7 +193,7 @@ fn all_stdin_arrives_once_and_in_order_although_carriers_are_cut() {
     let (node, length) = (Node::new(), 6 << 20);
     let mut run = node.start(&["--reattach", "60", "--stdin", "all", "--output", "rank"], "sha256sum");
     let (mut stdin, mut noise) = (run.stdin(), Noise::new(0, "stdin").take(length));
-    let wanted = common::bytes::noise_sum(0, "stdin", length);
+    let wanted = iof_testing::bytes::noise_sum(0, "stdin", length);
     let (output, errors) = run.collect();
     wait_for("the ranks", || (run.running("sha256sum").len() == 2).then_some(()));
     for number in 0..12 {
@@ -136,7 +234,7 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
     let node = Node::new();
     let options = ["--reattach", "0.5", "--summary", "--kill-wait", "0.1"];
     let (mut run, mut stdout) = node.start_ready(&options, "exec sleep 1000");
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     node.cut_for_long(&run);
     let code = run.wait();
     let errors = String::from_utf8(stderr.get()).unwrap();
@@ -172,7 +270,7 @@ fn nodes_that_are_over_get_other_carriers_and_end_with_the_job() {
     let stop = node.file("stop");
     let script = format!("[ $IOF_RANK != 2 ] || while [ ! -e {} ]; do sleep 0.01; done", stop.display());
     let (mut run, _stdout) = node.start_ready_on("a,b,c", &["--reattach", "1000"], &script);
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let is_over = |host| !has_thread(agent_of(&run, host), "iof-endings");
     wait_for("the end of two nodes", || (is_over("a") && is_over("b")).then_some(()));
     let wires = run.running("wire");
@@ -192,7 +290,7 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
         let options = ["--reattach", "1000", "--kill-wait", "0.1"];
         let options: Vec<&str> = options.iter().chain(timeout.iter().flatten()).copied().collect();
         let (mut run, _stdout) = node.start_ready(&options, "exec sleep 1000");
-        let stderr = common::bytes::collect(run.stderr());
+        let stderr = iof_testing::pipes::collect(run.stderr());
         node.cut_for_long(&run);
         if timeout.is_none() {
             run.signal_twice(Signal::SIGINT);
@@ -214,7 +312,7 @@ fn an_agent_that_was_given_up_ends_when_it_goes_on() {
     let node = Node::new();
     let options = ["--reattach", "1000", "--kill-wait", "0.1"];
     let (mut run, _stdout) = node.start_ready(&options, "exec sleep 1000");
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     let agents = ["a", "b"].map(|host| agent_of(&run, host));
     agents.iter().for_each(|agent| send(*agent, Signal::SIGSTOP));
     run.signal_twice(Signal::SIGINT);
@@ -230,7 +328,7 @@ fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
     let node = Node::new();
     let (mut run, _stdout) =
         node.start_ready(&["--reattach", "1000", "--kill-wait", "0.1"], "exec sleep 1000");
-    let stderr = common::bytes::collect(run.stderr());
+    let stderr = iof_testing::pipes::collect(run.stderr());
     send(agent_of(&run, "b"), Signal::SIGKILL);
     let code = run.wait();
     let errors = String::from_utf8(stderr.get()).unwrap();

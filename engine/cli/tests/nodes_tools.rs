@@ -2,18 +2,16 @@
 //! directory of its own by TMPDIR.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::nodes::agent_of;
-use common::process::{Done, Process};
-use common::site::{Site, found, iof};
-use common::wait_for;
+use iof_testing::command::nodes::agent_of;
+use iof_testing::command::site::{Site, found, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::unistd::geteuid;
 
 /// The nodes a and b, and the front end.

@@ -1,14 +1,12 @@
 //! The order of a rank's stdout and stderr where both go to one place, on the real command.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-use common::lease::Lease;
-use common::process::Process;
-use common::site::{BACKENDS, Gate, Site};
+use iof_testing::command::lease::Lease;
+use iof_testing::command::site::{BACKENDS, Gate, Site};
+use iof_testing::process::Process;
 use serde_json::Value;
 
 /// The writes of a rank: whether to stderr, and the text.

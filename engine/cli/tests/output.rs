@@ -2,18 +2,16 @@
 //! and the time at which incomplete lines are shown.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::bytes::collect;
-use common::output::{lines, run};
-use common::process::Process;
-use common::site::{Site, iof};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::command::site::{lines, run};
+use iof_testing::pipes::collect;
+use iof_testing::process::Process;
 use serde_json::Value;
 
 #[test]

@@ -2,8 +2,6 @@
 //! contents of files, and the output that is shown as well.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -13,10 +11,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::output::{lines, run};
-use common::process::Process;
-use common::site::{Site, Stream, iof};
-use common::wait_for;
+use iof_testing::command::site::{Site, Stream, iof};
+use iof_testing::command::site::{lines, run};
+use iof_testing::process::Process;
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
 /// Returns all files below `directory`: relative paths and contents.
@@ -339,7 +337,7 @@ fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "err\n"));
     assert!(tree(&out).iter().all(|(name, text)| name.ends_with("rank.0/stderr") && text == "err\n"));
     let options = ["--quiet", "--no-forward", "stdout,stderr,stddiag"];
-    let done = common::site::Site::new().run_sh(&options, "seq 100000; exit 3").finish();
+    let done = iof_testing::command::site::Site::new().run_sh(&options, "seq 100000; exit 3").finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (3, "", ""));
 }
 

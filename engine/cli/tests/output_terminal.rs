@@ -1,10 +1,8 @@
 //! Output at a terminal: colours, prompts, progress bars.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::site::Site;
-use common::terminal::Terminal;
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::Terminal;
 
 #[test]
 fn at_a_terminal_the_tags_of_each_rank_have_a_colour() {

@@ -2,8 +2,6 @@
 //! repeatedly.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -11,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use common::process::Process;
-use common::site::Site;
-use common::terminal::{CTRL_C, CTRL_Z};
-use common::wait_for;
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::{CTRL_C, CTRL_Z};
+use iof_testing::process::Process;
+use iof_testing::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;

@@ -2,15 +2,13 @@
 //! same ranks. Errors and other spellings of a launcher are noted at the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::Site;
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
 
 /// Another launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

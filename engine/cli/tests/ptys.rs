@@ -1,16 +1,15 @@
 //! Ranks with a pseudo-terminal: its settings and size, their output, and the keyboard.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 
-use common::bytes::{Pending, assert_same, collect};
-use common::process::Stat;
-use common::site::Site;
-use common::terminal::{CTRL_C, CTRL_D, CTRL_Z};
-use common::wait_for;
+use iof_testing::bytes::assert_same;
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::{CTRL_C, CTRL_D, CTRL_Z};
+use iof_testing::pipes::collect;
+use iof_testing::process::Stat;
+use iof_testing::{Pending, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

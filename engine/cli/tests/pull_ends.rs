@@ -2,18 +2,16 @@
 //! or reports the missing ones.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use common::process::Process;
-use common::site::Site;
-use common::wait_for;
 use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
 use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
 use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_testing::command::site::Site;
+use iof_testing::process::Process;
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
 /// A number of ranks with more streams (three each) than one message announces to a tool.

@@ -1,17 +1,16 @@
 //! `iof push`: the bytes that arrive at each rank, its messages and its exit codes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 
-use common::bytes::{Pending, Sum, assert_same, noise, sum};
-use common::process::{Done, Process};
-use common::site::Site;
-use common::terminal::Terminal;
-use common::{wait_for, wait_for_slow_rank, without_waits};
+use iof_testing::bytes::{Sum, assert_same, noise, sum};
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::Terminal;
+use iof_testing::command::{wait_for_slow_rank, without_waits};
+use iof_testing::process::{Done, Process};
+use iof_testing::{Pending, wait_for};
 use nix::sys::signal::Signal;
 
 /// More bytes than all pipes and caches on the way hold.

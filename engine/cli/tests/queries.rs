@@ -1,15 +1,13 @@
 //! `iof query`: correct answers while the job runs and after its ranks have ended.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::bytes::collect;
-use common::process::Process;
-use common::site::{Site, found, rank};
-use common::wait_for;
 use iof_engine::{Config, Engine, Host, QueryReply, Rendezvous};
 use iof_proto::query::key;
 use iof_proto::{self as proto, Channels, Found, Info, Nspace, Proc, Query};
+use iof_testing::command::site::{Site, found, rank};
+use iof_testing::pipes::collect;
+use iof_testing::process::Process;
+use iof_testing::wait_for;
 use iof_tool::{Pull, Tool};
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
@@ -89,7 +87,7 @@ fn stats_counts_open_and_complete_streams() {
     let mut run = site.run_sh(&["-n", "2", "--nspace", "job"], &script);
     let _read = run.collect();
     site.wait_for_state(1, "terminated");
-    let settled = |stream: &common::site::Stream| {
+    let settled = |stream: &iof_testing::command::site::Stream| {
         let readers = stream.readers("iof run");
         // A stream that was read to its end has no readers.
         let is_over = stream.number("rank") == 1;
@@ -138,7 +136,7 @@ fn stats_shows_each_pull_with_its_pid_and_its_lag() {
     site.wait_for_pulls(0, "stdout", 2);
     pulls[1].stop();
     first_byte.open();
-    let lags = |stream: &common::site::Stream| {
+    let lags = |stream: &iof_testing::command::site::Stream| {
         let lag =
             |pid: u32| stream.readers("iof pull").into_iter().find(|reader| reader["pid"] == pid).cloned();
         pulls.each_ref().map(|pull| lag(pull.pid()).unwrap()["lag"].as_u64().unwrap())

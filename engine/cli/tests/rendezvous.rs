@@ -2,20 +2,18 @@
 //! Also the files that engines leave behind.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::{Site, iof};
-use common::wait_for;
 use iof_engine::{App, Config, Engine, Job, JobSpec, Rendezvous, StartError};
 use iof_proto::Nspace;
 use iof_proto::rendezvous::BindError;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, geteuid};
 

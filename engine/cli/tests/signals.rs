@@ -1,19 +1,17 @@
 //! Process groups, signals to them, and job control at a terminal.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::lease::Lease;
-use common::process::{Process, Stat};
-use common::site::Site;
-use common::terminal::{CTRL_C, CTRL_Z, Terminal};
-use common::wait_for;
+use iof_testing::command::lease::Lease;
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::{CTRL_C, CTRL_Z, Terminal};
+use iof_testing::process::{Process, Stat};
+use iof_testing::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

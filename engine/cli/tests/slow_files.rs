@@ -1,16 +1,14 @@
 //! Output files that accept nothing for long, and files that other programs truncate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use common::bytes::collect;
-use common::site::Site;
-use common::wait_for;
+use iof_testing::command::site::Site;
+use iof_testing::pipes::collect;
+use iof_testing::wait_for;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -69,7 +67,7 @@ fn a_fifo_that_accepts_nothing_delays_only_its_own_streams() {
         let mut command = site.iof("run");
         command.args(["-n", "2", "--nspace", "launcher@1"]).args(RING).args(options);
         command.args(["--", "sh", "-c", &script]).current_dir(site.path());
-        let run = common::process::Process::start(&mut command);
+        let run = iof_testing::process::Process::start(&mut command);
         let tagged = |rank: u32, text: &str| match options[1].strip_prefix("tag") {
             Some(_) => text.lines().map(|line| format!("[1,{rank}]<stdout>: {line}\n")).collect(),
             None => text.to_owned(),

@@ -2,15 +2,13 @@
 //! line before anything starts.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::process::{Done, Process};
-use common::site::Site;
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
 
 /// Shows what options can change: the rank, the job, the directory, a variable, the streams.
 const SHOW: &str =

@@ -2,16 +2,14 @@
 //! resolved late.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use common::site::{BACKENDS, Site, program};
-use common::{DEADLINE, wait_for};
-use iof_stalled_memory::StalledPage;
+use iof_testing::command::site::{BACKENDS, Site, program};
+use iof_testing::stalled::StalledPage;
+use iof_testing::{TIMEOUT, wait_for};
 use nix::sys::signal::Signal;
 
 /// Starts to read lines until the end.
@@ -56,7 +54,7 @@ fn a_rank_that_delays_all_others_is_reported_and_isolated() {
             wait_for("the rank to stall", || stalled.exists().then_some(()));
             run.signal(Signal::SIGCONT);
         };
-        let next = |lines: &Receiver<String>| lines.recv_timeout(DEADLINE).unwrap();
+        let next = |lines: &Receiver<String>| lines.recv_timeout(TIMEOUT).unwrap();
 
         stall_again(1);
         let message = next(&stderr);

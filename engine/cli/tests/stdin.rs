@@ -1,17 +1,16 @@
 //! The stdin of the ranks of `iof run`, and the time of its end.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use common::bytes::{Pending, noise};
-use common::process::{Done, Process};
-use common::site::Site;
-use common::terminal::CTRL_D;
-use common::{wait_for, wait_for_slow_rank, without_waits};
+use iof_testing::bytes::noise;
+use iof_testing::command::site::Site;
+use iof_testing::command::terminal::CTRL_D;
+use iof_testing::command::{wait_for_slow_rank, without_waits};
+use iof_testing::process::{Done, Process};
+use iof_testing::{Pending, wait_for};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;

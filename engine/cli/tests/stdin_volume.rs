@@ -2,19 +2,18 @@
 //! engine does not grow.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use common::bytes::{Pending, noise_sum, sum};
-use common::noise::Noise;
-use common::process::Process;
-use common::site::Site;
-use common::{BULK_DEADLINE, wait_up_to, without_waits};
+use iof_testing::bytes::{noise_sum, sum};
+use iof_testing::command::site::Site;
+use iof_testing::command::without_waits;
+use iof_testing::noise::Noise;
+use iof_testing::process::Process;
+use iof_testing::{BULK_TIMEOUT, Pending, wait_up_to};
 
 const GIB: u64 = 1 << 30;
 /// Allowance for memory of an engine that does not depend on the push: pages that were not
@@ -38,7 +37,7 @@ fn gibibyte() -> &'static Gibibyte {
         let mut file = tempfile::tempfile().unwrap();
         io::copy(&mut Noise::new(0, "stdin").take(GIB), &mut file).unwrap();
         let path = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&file));
-        Gibibyte { path: path.into(), sha256: sum.get_within(BULK_DEADLINE).sha256, _file: file }
+        Gibibyte { path: path.into(), sha256: sum.get_within(BULK_TIMEOUT).sha256, _file: file }
     })
 }
 
@@ -62,7 +61,7 @@ impl MemoryWatch {
 
     /// Samples the memory until `process` has ended, and returns its exit code.
     fn until_end_of(&mut self, process: &Process, what: &str) -> i32 {
-        wait_up_to(BULK_DEADLINE, what, || {
+        wait_up_to(BULK_TIMEOUT, what, || {
             self.sample();
             process.exit_code()
         })
@@ -87,7 +86,7 @@ fn push_to(site: &Site, ranks: u32, list: &str, targets: &[u32]) {
     let mut gate = site.gate("gate");
     let script = format!("echo $IOF_RANK $(sha256sum); : < {}", gate.path());
     let mut run = site.run_sh(&["-n", &ranks.to_string(), "--stdin", "none", "--stdin-open", list], &script);
-    let stdout = common::bytes::collect(run.stdout());
+    let stdout = iof_testing::pipes::collect(run.stdout());
     site.wait_for_ranks(ranks as usize);
     let mut engine = MemoryWatch::of(run);
     let mut push = site.iof("push");
@@ -96,7 +95,7 @@ fn push_to(site: &Site, ranks: u32, list: &str, targets: &[u32]) {
     assert_eq!(engine.until_end_of(&push, "the push"), 0);
     engine.assert_flat(CACHE_KIB);
     gate.open();
-    assert_eq!(engine.run.wait_up_to(BULK_DEADLINE), 0);
+    assert_eq!(engine.run.wait_up_to(BULK_TIMEOUT), 0);
     let stdout = String::from_utf8(stdout.get()).unwrap();
     let mut sums: Vec<&str> = stdout.lines().filter(|line| line.contains(&gibibyte.sha256)).collect();
     sums.sort_unstable();
@@ -142,7 +141,7 @@ fn stdin_arrives_complete_while_one_rank_reads_a_part_and_one_nothing() {
     site.wait_for_ranks(4);
     let mut engine = MemoryWatch::of(process);
     // The engine's process also reads the file, so it contains the pusher as well.
-    wait_up_to(BULK_DEADLINE, "the ranks that read all", || {
+    wait_up_to(BULK_TIMEOUT, "the ranks that read all", || {
         engine.sample();
         let done = |rank: u32| {
             let matches = |proc: &serde_json::Value| proc["rank"] == rank && proc["state"] == "terminated";

@@ -2,16 +2,15 @@
 //! ranks, late output, and output of a thousand ranks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-use common::bytes::{assert_same, collect, noise, sum};
-use common::process::Process;
-use common::site::{Site, iof, rank};
-use common::{BULK_DEADLINE, wait_for};
+use iof_testing::bytes::{assert_same, noise, sum};
+use iof_testing::command::site::{Site, iof, rank};
+use iof_testing::pipes::collect;
+use iof_testing::process::Process;
+use iof_testing::{BULK_TIMEOUT, wait_for};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -85,9 +84,9 @@ fn a_line_of_100_megabytes_arrives_complete_at_the_terminal_and_at_a_pull() {
     gate.open();
 
     let line = std::io::Read::take(std::io::repeat(b'x'), 100_000_000);
-    let wanted = sum(std::io::Read::chain(line, &b"\n"[..])).get_within(BULK_DEADLINE);
-    assert_eq!(terminal.get_within(BULK_DEADLINE), wanted, "terminal");
-    assert_eq!(pulled.get_within(BULK_DEADLINE), wanted, "pull");
+    let wanted = sum(std::io::Read::chain(line, &b"\n"[..])).get_within(BULK_TIMEOUT);
+    assert_eq!(terminal.get_within(BULK_TIMEOUT), wanted, "terminal");
+    assert_eq!(pulled.get_within(BULK_TIMEOUT), wanted, "pull");
     assert_eq!((run.wait(), pull.wait()), (0, 0));
 }
 

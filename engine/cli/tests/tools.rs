@@ -1,18 +1,16 @@
 //! Tools that use the library, attached to a real `iof run` that is killed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use common::process::Process;
-use common::site::{Site, Stream};
-use common::{DEADLINE, wait_for};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
 use iof_proto::rendezvous::Search;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank};
+use iof_testing::command::site::{Site, Stream};
+use iof_testing::process::Process;
+use iof_testing::{TIMEOUT, wait_for};
 use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};
 use nix::sys::signal::Signal;
 
@@ -46,7 +44,7 @@ struct StreamCount {
 /// Reads all deliveries after the engine was killed, and counts them by rank and channel. The ranks
 /// write `line` repeatedly.
 fn drain(tool: &mut Tool, streams: &mut BTreeMap<(Rank, Channel), StreamCount>, line: &str) {
-    while let Some(delivery) = tool.recv_timeout(DEADLINE).unwrap() {
+    while let Some(delivery) = tool.recv_timeout(TIMEOUT).unwrap() {
         note(&delivery, streams, line);
     }
     assert!(tool.is_done());
@@ -129,7 +127,7 @@ fn an_engine_killed_under_load_leaves_correct_bytes_and_counters() {
         let mut streams = BTreeMap::new();
         let mut deliveries = 0;
         while deliveries < 500 {
-            if let Some(delivery) = tool.recv_timeout(DEADLINE).unwrap() {
+            if let Some(delivery) = tool.recv_timeout(TIMEOUT).unwrap() {
                 note(&delivery, &mut streams, &line);
                 deliveries += 1;
             }

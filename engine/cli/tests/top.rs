@@ -1,20 +1,17 @@
 //! `iof top`: the screen, the keys, and the restoration of the terminal at every kind of end.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 
-use common::bytes::Pending;
-use common::process::{Process, Stat};
-use common::site::{Site, iof};
-use common::terminal::{CTRL_C, CTRL_Z, Settings, Terminal};
-use common::wait_for;
 use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
 use iof_proto::Nspace;
+use iof_testing::command::site::{Site, iof};
+use iof_testing::command::terminal::{CTRL_C, CTRL_Z, Settings, Terminal};
+use iof_testing::process::{Process, Stat};
+use iof_testing::{Pending, wait_for};
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{FlowArg, tcflow};

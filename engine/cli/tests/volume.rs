@@ -1,14 +1,12 @@
 //! A gibibyte of random bytes from 1, 4 and 64 ranks arrives complete at every reader.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
 use std::sync::{Mutex, PoisonError};
 
-use common::bytes::{Pending, Sum, noise_sum, sum};
-use common::process::Process;
-use common::site::{Site, rank};
-use common::{BULK_DEADLINE, wait_up_to};
+use iof_testing::bytes::{Sum, noise_sum, sum};
+use iof_testing::command::site::{Site, rank};
+use iof_testing::process::Process;
+use iof_testing::{BULK_TIMEOUT, Pending, wait_up_to};
 
 const GIB: u64 = 1 << 30;
 /// Cache beyond the output: late readers do not get the region that is claimed for the next read.
@@ -31,7 +29,7 @@ impl Summed {
     }
 
     fn finish(self) -> [Sum; 2] {
-        let sums = self.sums.map(|sum| sum.get_within(BULK_DEADLINE));
+        let sums = self.sums.map(|sum| sum.get_within(BULK_TIMEOUT));
         assert_eq!(self.process.wait(), 0);
         sums
     }
@@ -62,7 +60,7 @@ fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
     let pull =
         |rank: u32| Summed::of(site.pull(&["--rank", &rank.to_string(), "--channel", "stdout,stderr"]));
     let wait_for_streams = |what: &str, produced: u64, pulls: usize| {
-        wait_up_to(BULK_DEADLINE, what, || {
+        wait_up_to(BULK_TIMEOUT, what, || {
             let streams = site.streams()?.into_iter().filter(|stream| stream.0["channel"] != "stddiag");
             let ready =
                 streams.filter(|stream| stream.number("produced") == produced && stream.pulls() == pulls);
@@ -80,7 +78,7 @@ fn a_gibibyte_from(ranks: u32, write_size: u64, site: Site) {
     end.open();
 
     let wanted: Vec<[Sum; 2]> =
-        wanted.into_iter().map(|sums| sums.map(|sum| sum.get_within(BULK_DEADLINE))).collect();
+        wanted.into_iter().map(|sums| sums.map(|sum| sum.get_within(BULK_TIMEOUT))).collect();
     let finish = |pulls: Vec<Summed>| pulls.into_iter().map(Summed::finish).collect::<Vec<_>>();
     assert_eq!(finish(early), wanted, "early pulls");
     assert_eq!(finish(late), wanted, "late pulls");

@@ -1,15 +1,13 @@
 //! The XML that `iof run` writes, and a parser of XML 1.0.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 
-use common::noise::Noise;
-use common::process::Process;
-use common::site::{BACKENDS, Site, rank};
+use iof_testing::command::site::{BACKENDS, Site, rank};
+use iof_testing::noise::Noise;
+use iof_testing::process::Process;
 use roxmltree::Document;
 
 /// Returns the byte for a character of an element, as the documentation explains.

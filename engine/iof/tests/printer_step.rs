@@ -5,7 +5,6 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +14,8 @@ use std::time::Duration;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Process, Rendezvous};
 use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
-use iof_stalled_memory::StalledPage;
+use iof_testing::pipes::pipe;
+use iof_testing::stalled::StalledPage;
 use iof_tool::{Delivery, Pull};
 
 /// The number of lines of a rank that writes more than the output pipe takes.
@@ -34,11 +34,6 @@ struct Rig {
 }
 
 static TURN: Mutex<()> = Mutex::new(());
-
-fn pipe() -> (OwnedFd, File) {
-    let (read, write) = nix::unistd::pipe().unwrap();
-    (read, write.into())
-}
 
 fn all() -> Proc {
     Proc::all(Nspace::new("job").unwrap())

@@ -1,8 +1,6 @@
 //! The channels that need no engine, connected to real peers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
@@ -13,13 +11,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{
-    SyslogSocket, TIMEOUT, dripping_server, flooding_server, greeting_server, mail_server, stalling_server,
-    unused_address,
-};
 use iof_log::{JobRecord, LogOptions, LogOrigin, MAX_RECORD, Mail, MailServer, Stalls, Syslog, syslog_line};
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, Nspace, Proc, Rank, Status};
+use iof_testing::TIMEOUT;
+use iof_testing::servers::{
+    SyslogSocket, dripping_server, flooding_server, greeting_server, mail_server, stalling_server,
+    unused_address,
+};
 use serde_json::Value;
 
 fn options(directives: &[Info]) -> LogOptions {

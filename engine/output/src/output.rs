@@ -324,7 +324,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    use iof_stalled_memory::StalledPage;
+    use iof_testing::stalled::StalledPage;
 
     use super::*;
 

@@ -1,9 +1,6 @@
 //! A printer of a tool that is connected to a scripted engine, which announces streams late.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-#[path = "../../tool/tests/common/mod.rs"]
-mod engine;
-
 use std::fs;
 use std::io::{PipeReader, Read, pipe};
 use std::path::Path;
@@ -11,10 +8,11 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engine::{Engine, LIMIT, connect, nspace, pull, stream};
 use iof_output::{Destination, Files, MAX_OPEN_FILES, Options, Output, Place, Printer};
 use iof_proto::{Channel, Channels, Missed, Proc, Rank, ToTool};
 use iof_shm_ring::{Gap, Stream, notify};
+use iof_testing::TIMEOUT;
+use iof_testing::scripted::{Engine, connect, nspace, pull, stream};
 
 const OUTPUT: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);
 
@@ -163,7 +161,7 @@ fn a_file_waits_only_for_streams_that_can_go_there() {
     for (name, text) in [("rank.000/stderr", "err\n"), ("rank.001/stdout", "out\n")] {
         let path = directory.path().join("job").join(name);
         while fs::read_to_string(&path).unwrap_or_default() != text {
-            assert!(begin.elapsed() < LIMIT, "{name}");
+            assert!(begin.elapsed() < TIMEOUT, "{name}");
             thread::sleep(Duration::from_millis(1));
         }
     }

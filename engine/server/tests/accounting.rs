@@ -2,21 +2,19 @@
 //! attach, stall, deregister and die.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use common::{nspace, reported_rank, wait_for};
 use iof_engine::{AdoptSpec, AdoptedRank, BackendKind, Config, Engine, Exit, Grant, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Info, Proc, Rank, Status};
+use iof_testing::engine::{nspace, reported_rank};
+use iof_testing::pipes::pipe;
+use iof_testing::wait_for;
 use iof_tool::{Counts, Delivery, Pull, RequestError, Tool};
-use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
 
 /// The number of bytes that each rank writes to each of its two channels, many times the cache
 /// size.
@@ -78,9 +76,9 @@ impl Job {
 }
 
 fn rank(number: u32) -> (AdoptedRank, [File; 2]) {
-    let [(stdout, out), (stderr, err)] = [(); 2].map(|()| pipe2(OFlag::O_CLOEXEC).unwrap());
+    let [(stdout, out), (stderr, err)] = [(); 2].map(|()| pipe());
     let rank = AdoptedRank { stdout: Some(stdout), stderr: Some(stderr), ..reported_rank(number) };
-    (rank, [out.into(), err.into()])
+    (rank, [out, err])
 }
 
 fn write(rank: u32, mut outputs: [File; 2], mut random: Random) {

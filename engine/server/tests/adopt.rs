@@ -2,8 +2,6 @@
 //! refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -14,15 +12,17 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use common::{Output, engine, engine_on, nspace, shell, wait, wait_for};
 use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, BackendKind, Engine, Exit, Job, Process};
 use iof_proto::{Channel, Channels, Rank};
+use iof_testing::engine::{Output, engine, engine_on, nspace, shell, wait};
+use iof_testing::pipes::pipe;
+use iof_testing::wait_for;
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, getpgid, mkfifo, pipe2};
+use nix::unistd::{Pid, getpgid, mkfifo};
 
 fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRank {
     AdoptedRank { stdout: Some(stdout.into()), ..AdoptedRank::new(Rank(number), "test", process) }
@@ -44,11 +44,6 @@ fn start(script: &str) -> (OwnedFd, Child) {
         .spawn()
         .unwrap();
     (child.stdout.take().unwrap().into(), child)
-}
-
-fn pipe() -> (OwnedFd, File) {
-    let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-    (read, write.into())
 }
 
 fn pidfd(child: &Child) -> OwnedFd {

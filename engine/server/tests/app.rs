@@ -1,16 +1,14 @@
 //! Jobs of several apps: the ranks of each app, and what is refused before anything runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use common::{changed, engine, run, shell, spec};
 use iof_capture::SpawnError;
 use iof_engine::{App, Engine, Grant, JobSpec, LaunchError, MAX_RANKS};
 use iof_proto::{Channel, Channels, Proc, Rank};
+use iof_testing::engine::{changed, engine, run, shell, spec};
 use iof_tool::{Lines, Pull};
 
 fn refused(engine: &Engine, spec: &JobSpec) -> LaunchError {
@@ -111,7 +109,7 @@ fn an_error_found_only_by_the_kernel_ends_the_ranks_that_run_already() {
         && !pid.is_empty()
     {
         let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
-        common::wait_for("the rank to exit", || gone().then_some(()));
+        iof_testing::wait_for("the rank to exit", || gone().then_some(()));
     }
 }
 

@@ -2,19 +2,17 @@
 //! registration.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::TIMEOUT;
-use common::streams::{DeliveryRecord, Pipes, all_of, engine_with_policy, wait_for_produced};
 use iof_engine::{Engine, Grant, MAX_CACHE_SIZE, Policy};
 use iof_proto::directive::key;
 use iof_proto::{Channels, Info, Status};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::streams::{DeliveryRecord, Pipes, all_of, engine_with_policy, wait_for_produced};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 const CACHE: u32 = 65_536;

@@ -2,16 +2,15 @@
 //! its own process, so it has a process of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::thread;
 
-use common::{Output, Received, engine_on, nspace, shell, spec, wait, wait_for};
 use iof_engine::{BackendKind, Engine, Exit, Grant, JobSpec, Signal};
 use iof_proto::query::key;
 use iof_proto::{Channel, Channels, Proc, Rank};
+use iof_testing::engine::{Output, Received, engine_on, nspace, shell, spec, wait};
+use iof_testing::wait_for;
 use iof_tool::{Pull, Tool};
 
 /// Returns the descriptor of the capture thread's ring or epoll instance. Called before tools

@@ -1,23 +1,21 @@
 //! The effect of directives on streams and their readers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use std::fs::File;
 use std::io::Write;
 use std::thread;
 
-use common::streams::engine_with_policy;
-use common::{Received, adopt_pipe, nspace, puller, reported_rank, session, wait_for};
 use iof_engine::{
     AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous,
 };
 use iof_proto::directive::{DirectiveLevel, key};
 use iof_proto::query::key as query;
 use iof_proto::{Channel, Channels, Directives, Found, Info, Proc, Rank, Status, StreamStats, Value};
+use iof_testing::engine::streams::engine_with_policy;
+use iof_testing::engine::{Received, adopt_pipe, nspace, puller, reported_rank, session};
+use iof_testing::noise::pattern;
+use iof_testing::pipes::pipe;
+use iof_testing::wait_for;
 use iof_tool::{Pull, RequestError, Tool};
-use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
 
 const CACHE: usize = 64 * 1024;
 
@@ -39,10 +37,6 @@ fn stdout_stats(tool: &mut Tool) -> StreamStats {
 
 fn wait_until_read(tool: &mut Tool, bytes: usize) {
     wait_for("the engine to read", || (stdout_stats(tool).produced >= bytes as u64).then_some(()));
-}
-
-fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|index| (index % 251) as u8).collect()
 }
 
 #[test]
@@ -145,7 +139,7 @@ fn under_block_a_forwarded_stream_waits_for_a_registration_and_loses_nothing() {
 #[test]
 fn under_block_a_stream_of_a_large_job_waits_long_for_a_registration_and_loses_nothing() {
     let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
-    let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+    let (stdout, write) = pipe();
     let first = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
     // With this number of ranks, the caches of streams that are read begin with 512 KiB.
     let ranks = std::iter::once(first).chain((1..16).map(reported_rank)).collect();
@@ -156,7 +150,7 @@ fn under_block_a_stream_of_a_large_job_waits_long_for_a_registration_and_loses_n
     (0..16).for_each(|rank| assert!(job.report_exit(Rank(rank), Exit::Unknown)));
     let written = pattern(2 << 20);
     let writer = thread::spawn({
-        let (written, mut stdout) = (written.clone(), File::from(write));
+        let (written, mut stdout) = (written.clone(), write);
         move || stdout.write_all(&written).unwrap()
     });
     let mut observer = engine.attach("observer", Grant::Never).unwrap();

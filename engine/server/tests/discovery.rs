@@ -1,8 +1,6 @@
 //! Discovery of engines that refuse tools or do not answer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -11,11 +9,11 @@ use std::process;
 use std::sync::Arc;
 use std::thread;
 
-use common::helper::{Helper, HelperUser, NOBODY, argument, ready};
-use common::wait_for;
 use iof_engine::{ApprovalReply, Config, Engine, Host, Rendezvous};
 use iof_proto::rendezvous::{FindError, Level, Listener, Search, Target};
 use iof_proto::{Failure, Status, socket};
+use iof_testing::helper::{Helper, HelperUser, NOBODY, argument, ready};
+use iof_testing::wait_for;
 use iof_tool::{AttachError, Tool};
 
 fn session(directory: &Path) -> Engine {
@@ -23,7 +21,7 @@ fn session(directory: &Path) -> Engine {
     Engine::start(Config::new(rendezvous)).unwrap()
 }
 
-/// Searches `directory` for `target`, for at most [`TIMEOUT`](common::TIMEOUT).
+/// Searches `directory` for `target`, for at most [`TIMEOUT`](iof_testing::TIMEOUT).
 fn find(target: Target, directory: &Path) -> Result<Tool, AttachError> {
     let search = Search { target, ..Search::default() }.within(Some(directory.into()));
     let finding = thread::spawn(move || Tool::find(&search, "test"));

@@ -1,14 +1,13 @@
 //! Ending a job early, as an embedder sets it and sees it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Output, engine, nspace, shell, spec, wait, wait_for};
 use iof_engine::{EndCause, Ending, Engine, Grant, KillOnBadExit, RankExit, Signal, Stdin, TIMEOUT_CODE};
 use iof_proto::directive::key;
 use iof_proto::{Channels, Info, Proc, Rank};
+use iof_testing::engine::{Output, engine, nspace, shell, spec, wait};
+use iof_testing::wait_for;
 use iof_tool::Push;
 
 /// Lets a rank read the end of its stdin.

@@ -1,20 +1,18 @@
 //! A tool in its own event loop: one descriptor and one timeout announce everything.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::TIMEOUT;
-use common::streams::{DeliveryRecord, Pipes, all_of, engine_with_policy};
 use crossbeam::channel::unbounded;
 use iof_engine::{Grant, Policy};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
 use iof_proto::{Channels, Info};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::streams::{DeliveryRecord, Pipes, all_of, engine_with_policy};
 use iof_tool::{Delivery, Pull, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 

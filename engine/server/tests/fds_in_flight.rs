@@ -2,16 +2,15 @@
 //! for unprivileged users, so the engine and its tools run as one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use common::raw::RawTool;
-use common::{adopt_reported, changed, nspace, report_exits, session, wait_for};
 use iof_engine::Config;
 use iof_proto::query::key;
 use iof_proto::{Channels, Proc};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{adopt_reported, changed, nspace, report_exits, session};
+use iof_testing::wait_for;
 use iof_tool::{Delivery, Pull, Tool};
 use nix::unistd::geteuid;
 

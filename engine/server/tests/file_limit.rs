@@ -1,22 +1,20 @@
 //! The limit on open files. It applies to the whole process, so these tests have their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-use common::stdins::{Stdins, procs, push_to, refusal, tool};
-use common::{adopt_reported, engine, report_exits, reported_rank, wait, wait_for};
 use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, Grant};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{Channels, Info, Nspace, Proc, Status, directive::key};
+use iof_testing::engine::stdins::{Stdins, procs, push_to, refusal, tool};
+use iof_testing::engine::{adopt_reported, engine, report_exits, reported_rank, wait};
+use iof_testing::pipes::pipe;
+use iof_testing::wait_for;
 use iof_tool::{Pull, Push};
-use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::pipe2;
 
 /// Serializes the tests, which change the limit.
 static LIMIT: Mutex<()> = Mutex::new(());
@@ -58,8 +56,8 @@ fn a_job_leaves_files_to_streams_that_have_no_bytes_yet() {
     let without = needed();
     let (ranks, mut writers): (Vec<_>, Vec<_>) = (0..RANKS)
         .map(|rank| {
-            let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-            (AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) }, File::from(write))
+            let (stdout, write) = pipe();
+            (AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) }, write)
         })
         .unzip();
     let silent = Nspace::new("silent").unwrap();

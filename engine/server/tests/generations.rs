@@ -2,20 +2,19 @@
 //! tools.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
-use common::raw::RawTool;
-use common::{Received, TIMEOUT, adopt_pipe, nspace, puller, session, wait_for};
 use iof_engine::{Config, Engine, Grant, Policy};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
 use iof_proto::{Channel, Channels, Found, FromTool, Info, Proc, Rank, ToTool, Value};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{Received, adopt_pipe, nspace, puller, session};
+use iof_testing::{TIMEOUT, wait_for};
 use iof_tool::{Delivery, Tool};
 use tempfile::TempDir;
 

@@ -1,12 +1,10 @@
 //! Grace periods, as an embedder sets them and sees them in the status.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Output, engine, shell, spec, wait};
 use iof_proto::{Channel, Channels, Rank};
+use iof_testing::engine::{Output, engine, shell, spec, wait};
 
 #[test]
 fn the_status_names_exactly_the_streams_that_the_grace_period_cut_off() {

@@ -1,18 +1,17 @@
 //! Connections that send no hello or an invalid one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use common::helper::{Helper, HelperUser, argument, ready};
-use common::{TIMEOUT, session};
 use iof_engine::Config;
 use iof_proto::limits::{HELLO_LIMIT, MAX_CONNECTIONS_PER_PROCESS};
 use iof_proto::query::key;
 use iof_proto::{Decoder, FromTool, PROTOCOL_VERSION, Status, ToTool, encode};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::session;
+use iof_testing::helper::{Helper, HelperUser, argument, ready};
 use iof_tool::Tool;
 
 /// Returns the one message that arrives before the connection is closed.

@@ -2,17 +2,17 @@
 //! once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 
-use common::raw::RawTool;
-use common::streams::engine_with_policy;
-use common::{TIMEOUT, changed, nspace, session, shell, spec, wait};
 use iof_engine::{Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Mpi, Policy};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Directives, Info, InfoValue, Proc, Rank, Status, ToTool};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::streams::engine_with_policy;
+use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
+use iof_testing::noise::pattern;
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 const CACHE: u32 = 64 << 10;
@@ -81,10 +81,6 @@ fn whole(bytes: &[u8]) -> Received {
     Received { bytes: bytes.to_vec(), gaps: vec![], ended: true }
 }
 
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|index| ((index * 2_654_435_761) >> 13) as u8).collect()
-}
-
 #[test]
 fn a_tool_receives_every_byte_whenever_it_registers() {
     let engine = engine_with(Policy::DropNewest);
@@ -127,7 +123,7 @@ fn under_every_policy_every_byte_is_delivered_or_counted_as_lost() {
         for chunk in bytes.chunks(3001) {
             let deliver = || engine.deliver(&rank(0), Channel::Stdout, chunk.to_vec(), &[], || {});
             let full = |delivered: &Result<(), _>| matches!(delivered, Err(DeliverError::Full { .. }));
-            common::wait_for("room", || Some(deliver()).filter(|delivered| !full(delivered))).unwrap();
+            iof_testing::wait_for("room", || Some(deliver()).filter(|delivered| !full(delivered))).unwrap();
         }
         finish(&engine, 0);
         assert!(engine.end_job(&nspace(), None));
@@ -200,7 +196,7 @@ fn a_stream_completes_once_and_then_its_job_ends_once() {
     let got = read_all(&mut tool);
     assert!(got[&1].ended && !got.contains_key(&0), "the stream ends once: {got:?}");
     let mut received = Vec::new();
-    common::wait_for("the end of the job", || {
+    iof_testing::wait_for("the end of the job", || {
         received.extend(ends(&mut raw));
         (received.len() == 2).then_some(())
     });
@@ -240,7 +236,7 @@ fn a_job_with_ranks_here_and_elsewhere_is_one_job() {
     assert!(matches!(own, DeliverError::Captured(_)));
     assert!(engine.end_job(&nspace(), None));
     assert_eq!(read_all(&mut tool), [(0, whole(b"here\n")), (1, whole(b"there\n"))].into());
-    common::wait_for("the end of the job", || ends(&mut raw).contains(&Some(Some(5))).then_some(()));
+    iof_testing::wait_for("the end of the job", || ends(&mut raw).contains(&Some(Some(5))).then_some(()));
     let unknown = tool.pull(&Pull::new(vec![rank(8)], Channels::STDERR));
     assert!(matches!(unknown, Err(RequestError::Denied(failure)) if failure.status == Status::ERR_NOT_FOUND));
     tool.pull(&Pull::new(vec![rank(1)], Channels::STDERR)).unwrap();
@@ -425,7 +421,7 @@ fn a_forwarded_job_holds_deliveries_until_a_registration_or_the_release() {
                 .deliver(&rank(from), Channel::Stdout, vec![b'x'; 6 << 20], &[], taken_callback.clone())
                 .ok()
         };
-        common::wait_for("room", again);
+        iof_testing::wait_for("room", again);
         assert_eq!(next(&taken), 0);
     }
     assert!(engine.end_job(&nspace(), None));

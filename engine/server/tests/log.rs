@@ -1,19 +1,12 @@
 //! Log requests: their channels, their sources and their receivers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-#[path = "../../log/tests/common/mod.rs"]
-mod peers;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use common::logging::{WaitingJob, config, fixture, flag, scripted, source, tried, with};
-use common::raw::RawTool;
-use common::{TIMEOUT, changed, nspace, shell, spec};
 use iof_engine::{App, Config, Engine, Host, LogConfig, Rendezvous, Standalone, Syslog};
 use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
@@ -22,8 +15,12 @@ use iof_proto::{
     Channel, Channels, Failure, FromTool, Info, Log, LogEntry, LogReport, Proc, Query, Rank, Status, ToTool,
     Value,
 };
+use iof_testing::TIMEOUT;
+use iof_testing::engine::logging::{WaitingJob, config, fixture, flag, scripted, source, tried, with};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{changed, nspace, shell, spec};
+use iof_testing::servers::SyslogSocket;
 use iof_tool::{Delivery, Pull, RequestError, Tool};
-use peers::SyslogSocket;
 
 const FAILED: Status = Status::ERR_OPERATION_FAILED;
 const PARTIAL: Status = Status::ERR_PARTIAL_COMPLETION;
@@ -359,7 +356,7 @@ fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
     // Messages of disconnected tools count towards no limit, however many tools there were.
     drop(tools);
     for _ in 0..=MAX_LOGS / MAX_WAITING_PER_TOOL {
-        common::wait_for("room", || refused(&mut raw).is_none().then_some(()));
+        iof_testing::wait_for("room", || refused(&mut raw).is_none().then_some(()));
         (1..MAX_WAITING_PER_TOOL).for_each(|index| assert_eq!(refused(&mut raw), None, "message {index}"));
         raw = RawTool::connect(&fixture.engine);
     }
@@ -423,7 +420,7 @@ fn the_record_names_source_and_requester_and_an_old_record_is_renamed() {
     let job = engine.spawn(&spec([shell("true")])).unwrap();
     log(&engine, vec![]);
     log(&engine, vec![source(Rank(0))]);
-    common::wait(&job);
+    iof_testing::engine::wait(&job);
     let text = fs::read_to_string(&record).unwrap();
     let whose = [r#""nspace":null,"#, r#""nspace":"job","#, r#""nspace":"job","#];
     let ranks = [r#""rank":null,"#, r#""rank":null,"#, r#""rank":0,"#];
@@ -456,7 +453,7 @@ fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
     let log = with(vec![source(Rank(50))], Log::to([key::PMIX_LOG_STDERR], "early"));
     let mut tool = fixture.tool();
     // Repeats until a message was logged during the start. Otherwise the job leaves no trace.
-    let logged = common::wait_for("a message while the job was being started", || {
+    let logged = iof_testing::wait_for("a message while the job was being started", || {
         let mut logged = 0;
         thread::scope(|scope| {
             let spawning =

@@ -1,8 +1,6 @@
 //! The embedder's subscriber may call the engine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fmt;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -10,9 +8,10 @@ use std::process::exit;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use common::{TIMEOUT, session, shell, spec};
 use iof_engine::{Config, Job, Signal};
 use iof_proto::{Channel, FromTool, PROTOCOL_VERSION, Rank, encode};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::{session, shell, spec};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_global_default;

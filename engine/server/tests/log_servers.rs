@@ -2,28 +2,25 @@
 //! happens when one of them stalls.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-#[path = "../../log/tests/common/mod.rs"]
-mod peers;
-
 use std::os::unix::net::UnixListener;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::logging::{
-    Scripted, WaitingJob, config, email, email_by, fixture, flag, mail_to, source, tried, with,
-};
-use common::raw::RawTool;
-use common::{TIMEOUT, nspace};
 use iof_engine::{Config, Grant, LogConfig, Standalone, Syslog, ViaGateway};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::query::key as query;
 use iof_proto::{Channels, Failure, FromTool, Info, InfoValue, Log, LogReport, Proc, Rank, Status, Value};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::logging::{
+    Scripted, WaitingJob, config, email, email_by, fixture, flag, mail_to, source, tried, with,
+};
+use iof_testing::engine::nspace;
+use iof_testing::engine::raw::RawTool;
+use iof_testing::servers::{SyslogSocket, mail_server, stalling_server, unused_address};
 use iof_tool::Pull;
-use peers::{SyslogSocket, mail_server, stalling_server, unused_address};
 
 const FAILED: Status = Status::ERR_OPERATION_FAILED;
 

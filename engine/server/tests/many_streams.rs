@@ -1,14 +1,13 @@
 //! A tool with very many streams, registrations and ends of jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use common::stdins::engine_with_cache;
-use common::{nspace, session, spec, wait, wait_for};
 use iof_engine::{App, Config, Engine, Grant, JobSpec};
 use iof_proto::limits::MAX_CONNECTIONS_PER_PROCESS;
 use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_testing::engine::stdins::engine_with_cache;
+use iof_testing::engine::{nspace, session, spec, wait};
+use iof_testing::wait_for;
 use iof_tool::{AttachError, Delivery, Pull, Tool};
 
 fn engine() -> Engine {

@@ -1,11 +1,10 @@
 //! The process groups of ranks, as an embedder selects them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use common::{Output, changed, engine, shell, spec, wait, wait_for};
 use iof_engine::ProcessGroup;
 use iof_proto::{Channels, Rank};
+use iof_testing::engine::{Output, changed, engine, shell, spec, wait};
+use iof_testing::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp};
 

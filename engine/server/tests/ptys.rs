@@ -1,11 +1,10 @@
 //! Ranks with a pseudo-terminal, as an embedder uses them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use common::{Output, changed, engine, run, shell, spec, wait, wait_for};
 use iof_engine::{App, JobSpec, LaunchError, Pty, Stdin, WindowSize};
 use iof_proto::{Channels, Rank};
+use iof_testing::engine::{Output, changed, engine, run, shell, spec, wait};
+use iof_testing::wait_for;
 
 const SIZE: WindowSize = WindowSize { rows: 30, columns: 100 };
 

@@ -1,25 +1,25 @@
 //! Pushes from a file or pipe on a separate thread, and from an event loop.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::AsFd;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::stdins::*;
-use common::{TIMEOUT, wait, wait_for};
 use iof_engine::{Engine, Exit};
 use iof_proto::{
     Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTarget, SlowTargets, Status,
     StdinUnavailable,
 };
+use iof_testing::engine::stdins::*;
+use iof_testing::engine::wait;
+use iof_testing::noise::pattern;
+use iof_testing::pipes;
+use iof_testing::{TIMEOUT, wait_for};
 use iof_tool::{LostError, Push, PushError, Pusher, RequestError};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::pipe2;
 
 fn file_of(bytes: &[u8]) -> File {
     let mut file = tempfile::tempfile().unwrap();
@@ -29,8 +29,8 @@ fn file_of(bytes: &[u8]) -> File {
 }
 
 fn pipe() -> (File, File) {
-    let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
-    (read.into(), write.into())
+    let (read, write) = pipes::pipe();
+    (read.into(), write)
 }
 
 fn start(engine: &Engine, push: &Push, file: &File) -> Pusher {

@@ -1,16 +1,12 @@
 //! Queries: the engine's own answers, its host's additions and unknown keys.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use common::raw::RawTool;
-use common::{TIMEOUT, changed, nspace, run, session_with, shell, spec};
 use iof_engine::{Config, Engine, Grant, Host, QueryReply};
 use iof_proto::attribute::{self, Place, ValueType};
 use iof_proto::limits::{MAX_ANSWER, MAX_FAILURE_REASON, MAX_WAITING_PER_TOOL, STATS_AGE};
@@ -19,6 +15,9 @@ use iof_proto::{
     Answer, Attributes, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState,
     Query, Rank, Status, ToTool, Value,
 };
+use iof_testing::TIMEOUT;
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{changed, nspace, run, session_with, shell, spec};
 use iof_tool::{Delivery, Reply, RequestError, Tool};
 use tempfile::TempDir;
 
@@ -98,7 +97,7 @@ fn text(text: &str) -> Value {
 
 #[test]
 fn qualifiers_select_jobs_and_ranks() {
-    let engine = common::engine();
+    let engine = iof_testing::engine::engine();
     run(&engine, &spec([shell(":").ranks(3)]));
     let other = Nspace::new("other").unwrap();
     engine.spawn(&iof_engine::JobSpec::new(other.clone(), vec![shell("exit 3")])).unwrap().wait();
@@ -202,7 +201,7 @@ fn qualifiers_select_jobs_and_ranks() {
 
 #[test]
 fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
-    let engine = common::engine();
+    let engine = iof_testing::engine::engine();
     let status = || value(&engine, Query::new([key::PMIX_QUERY_JOB_STATUS]));
     let job = changed(spec([shell("kill -9 $$")]), |job| job.elsewhere = true);
     let remote = Proc::new(nspace(), Rank(7));
@@ -221,7 +220,7 @@ fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
 fn local_processes_are_those_of_this_node_or_of_the_nodes_that_the_host_knows() {
     let fixture = fixture();
     let job = changed(spec([shell(":").ranks(2)]), |job| job.elsewhere = true);
-    common::wait(&fixture.engine.spawn(&job).unwrap());
+    iof_testing::engine::wait(&fixture.engine.spawn(&job).unwrap());
     let far = Proc::new(nspace(), Rank(5));
     fixture.engine.deliver(&far, iof_proto::Channel::Stdout, b"far".to_vec(), &[], || {}).unwrap();
     let name = || Info::required(key::PMIX_NSPACE, "job");
@@ -253,7 +252,7 @@ fn local_processes_are_those_of_this_node_or_of_the_nodes_that_the_host_knows() 
 
 #[test]
 fn several_queries_are_answered_together_with_their_indices() {
-    let engine = common::engine();
+    let engine = iof_testing::engine::engine();
     run(&engine, &spec([shell(":")]));
     let queries = vec![
         Query::new([key::PMIX_QUERY_NAMESPACES, "no.such.key", key::PMIX_QUERY_NAMESPACES]),
@@ -405,7 +404,7 @@ fn attributes_are_listed_with_those_of_the_host() {
 
 #[test]
 fn each_query_key_of_the_table_has_its_type_and_only_queues_need_a_host() {
-    let engine = common::engine();
+    let engine = iof_testing::engine::engine();
     run(&engine, &spec([shell(":")]));
     for attribute in attribute::at(Place::Query) {
         let kind =

@@ -2,17 +2,15 @@
 //! process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs;
 
-use common::raw::RawTool;
-use common::{Received, nspace, session, shell, spec, wait};
 use iof_engine::{Config, Grant};
 use iof_proto::limits::{
     MAX_PROCS_PER_PROCESS, MAX_PROCS_PER_PULL, MAX_PROCS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL,
 };
 use iof_proto::{Channels, Nspace, Proc, Rank, Status};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{Received, nspace, session, shell, spec, wait};
 use iof_tool::Pull;
 
 /// Returns the resident memory of this process in MiB.

@@ -1,11 +1,10 @@
 //! Removal of ended jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use common::{Received, engine, nspace, shell, spec, wait, wait_for};
 use iof_engine::{App, Grant};
 use iof_proto::{Channels, Proc};
+use iof_testing::engine::{Received, engine, nspace, shell, spec, wait};
+use iof_testing::wait_for;
 use iof_tool::Pull;
 
 #[test]

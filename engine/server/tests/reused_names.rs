@@ -1,20 +1,19 @@
 //! Jobs that use one name one after the other, and registrations that outlive them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::stdins::engine_with_cache;
-use common::streams::{Pipes, all_of};
-use common::{TIMEOUT, engine, session, wait};
 use iof_engine::{Config, Engine, Grant};
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
 use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_shm_ring::MAX_SLOTS;
+use iof_testing::TIMEOUT;
+use iof_testing::engine::stdins::engine_with_cache;
+use iof_testing::engine::streams::{Pipes, all_of};
+use iof_testing::engine::{engine, session, wait};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 fn persistent(channels: Channels) -> Pull {

@@ -1,15 +1,14 @@
 //! A tool that may hold back sources and misuses the bell with which it signals room.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::sync::Arc;
 use std::thread;
 
-use common::raw::RawTool;
-use common::{run, session_with, shell, spec, wait_for};
 use iof_engine::{ApprovalReply, Config, Grant, Host};
 use iof_proto::{ToTool, socket};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{run, session_with, shell, spec};
+use iof_testing::wait_for;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::{read, write};
 

@@ -2,12 +2,10 @@
 //! file has a single test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
-use common::{engine, run, shell, spec, wait};
 use iof_engine::{Exit, JobSpec};
 use iof_proto::query::key;
 use iof_proto::{ProcState, Value};
+use iof_testing::engine::{engine, run, shell, spec, wait};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 #[test]

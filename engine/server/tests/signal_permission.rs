@@ -1,18 +1,16 @@
 //! Signals from tools: of other users, and to processes elsewhere.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::helper::{Helper, HelperUser, NOBODY, argument, ready};
-use common::{changed, nspace, shell, spec};
 use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, Rendezvous, Signal};
 use iof_proto::socket::PeerCredentials;
 use iof_proto::{Channel, Channels, Proc, Rank, Status};
+use iof_testing::engine::{changed, nspace, shell, spec};
+use iof_testing::helper::{Helper, HelperUser, NOBODY, argument, ready};
 use iof_tool::{Delivery, RequestError, Tool};
 
 /// A host that lets all users attach.
@@ -57,7 +55,7 @@ fn signals_from_another_user_are_refused_even_if_the_host_lets_the_user_attach()
     // A tool of the engine's user may signal.
     let mut tool = Tool::connect(socket, "test").unwrap();
     assert_eq!(tool.signal(&[Proc::all(nspace())], Signal::KILL.number()).unwrap(), 1);
-    assert_eq!(common::wait(&job).code(), 137);
+    assert_eq!(iof_testing::engine::wait(&job).code(), 137);
 }
 
 /// A host with remote processes, which notes what it is to signal.
@@ -90,14 +88,14 @@ fn signals_to_remote_processes_go_to_the_host_and_both_counts_are_added() {
     let sent = host.0.lock().unwrap().clone();
     assert_eq!(sent, [(vec![remote], Signal::CONT), (vec![Proc::all(nspace())], Signal::KILL)]);
     engine.end_job(&nspace(), Some(0));
-    assert_eq!(common::wait(&job).code(), 137);
+    assert_eq!(iof_testing::engine::wait(&job).code(), 137);
     // The host's processes have ended.
     assert!(tool.signal(&[Proc::new(nspace(), Rank(7))], Signal::TERM.number()).is_err());
 }
 
 #[test]
 fn the_output_of_a_remote_rank_is_flushed_as_that_of_a_local_one() {
-    let engine = common::engine();
+    let engine = iof_testing::engine::engine();
     let remote = Proc::new(nspace(), Rank(7));
     assert!(engine.job(&nspace()).is_none());
     let mut reader = engine.attach("test", Grant::Block).unwrap();

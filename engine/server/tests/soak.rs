@@ -10,7 +10,6 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
-use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -20,11 +19,11 @@ use iof_engine::{AdoptSpec, AdoptedRank, App, Config, Engine, Exit, Grant, JobSp
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
 use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_testing::pipes::pipe;
 use iof_tool::{Delivery, Pull, Tool};
-use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::Pid;
 
 /// The name that most jobs share.
 const SHARED_NAME: &str = "shared";
@@ -115,13 +114,13 @@ fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
     let job = if spawned {
         engine.spawn(&JobSpec::new(nspace.clone(), vec![App::new("printf", [text])])).unwrap()
     } else {
-        let (stdout, write): (OwnedFd, OwnedFd) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let (stdout, mut write) = pipe();
         let rank = AdoptedRank {
             stdout: Some(stdout),
             ..AdoptedRank::new(Rank(0), "soak", Process::Reported { pid: 0 })
         };
         let job = engine.adopt(AdoptSpec::new(nspace.clone(), vec![rank])).unwrap();
-        File::from(write).write_all(text.as_bytes()).unwrap();
+        write.write_all(text.as_bytes()).unwrap();
         assert!(job.report_exit(Rank(0), Exit::Status(ExitStatus::default())));
         job
     };

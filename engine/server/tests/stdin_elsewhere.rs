@@ -1,15 +1,11 @@
 //! Stdin of ranks that run elsewhere: the host receives it in pieces and decides about each piece.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::stdins::*;
-use common::{TIMEOUT, changed, nspace, wait_for};
 use iof_engine::{Config, Engine, Grant, Host, HostReply, Rendezvous, StdinPush};
 use iof_proto::directive::key;
 use iof_proto::limits::{
@@ -17,6 +13,10 @@ use iof_proto::limits::{
     MAX_PUSHES_PER_TOOL,
 };
 use iof_proto::{Info, PartialCause, PartialDelivery, PushReport, Rank, SlowTarget, SlowTargets, Status};
+use iof_testing::engine::stdins::*;
+use iof_testing::engine::{changed, nspace};
+use iof_testing::noise::pattern;
+use iof_testing::{TIMEOUT, wait_for};
 use iof_tool::{LostError, Push, PushError, RequestError, Tool};
 
 /// Ranks 0 and 1 of the job run here, all others elsewhere.
@@ -264,7 +264,7 @@ fn a_dropping_push_cuts_off_a_silent_host_whose_late_answer_changes_nothing() {
     assert_eq!(report.partial, [partial_delivery(8, 0, PartialCause::CutOff)]);
     silent.reply.grant();
     // Nothing follows, and the engine still serves pushes.
-    let again = common::stdins::pushing(&fixture.engine, &push_to(procs(&[8])), b"again".into());
+    let again = iof_testing::engine::stdins::pushing(&fixture.engine, &push_to(procs(&[8])), b"again".into());
     assert_eq!(fixture.take(5), b"again");
     assert_eq!(again.report(), complete_report(5, 1));
 }

@@ -1,22 +1,22 @@
 //! A tool that pushes and breaks the rules loses its own connection. No other tool loses a byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use common::raw::RawTool;
-use common::stdins::*;
-use common::{changed, session, wait_for};
 use iof_engine::{Config, Engine};
 use iof_proto::directive::key;
 use iof_proto::limits::MAX_PUSH_BYTES_PER_PROCESS;
 use iof_proto::query::key as query;
 use iof_proto::{FromTool, Info, PushGranted, Query, Status, ToTool};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::stdins::*;
+use iof_testing::engine::{changed, session};
+use iof_testing::noise::pattern;
+use iof_testing::wait_for;
 use iof_tool::{Push, Tool};
 use tempfile::TempDir;
 

@@ -2,16 +2,14 @@
 //! whose tool has disconnected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::thread;
 
-use common::stdins::*;
-use common::{session, spec};
 use iof_engine::{App, Engine, Stdin};
 use iof_proto::directive::key;
 use iof_proto::{PartialCause, PushReport, Rank, Status};
+use iof_testing::engine::stdins::*;
+use iof_testing::engine::{session, spec};
 use iof_tool::PushError;
 
 const RANKS: u32 = 100;
@@ -38,7 +36,7 @@ fn a_push_to_a_starting_job_reaches_all_its_ranks() {
             }
         });
         let all = loop {
-            match for_all.push(&push_to(common::stdins::all_ranks()), b"hello\n", |_| {}) {
+            match for_all.push(&push_to(iof_testing::engine::stdins::all_ranks()), b"hello\n", |_| {}) {
                 Ok(report) => break report,
                 // The job does not exist yet.
                 Err(error) => assert_eq!(refusal::<()>(Err(error)).status, Status::ERR_NOT_FOUND),

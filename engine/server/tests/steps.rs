@@ -2,13 +2,12 @@
 //! sleeps.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::io::Write;
 use std::thread;
 
-use common::{adopt_pipe, engine_on, nspace, puller, shell, wait_for};
 use iof_engine::{BackendKind, Grant, JobSpec};
+use iof_testing::engine::{adopt_pipe, engine_on, nspace, puller, shell};
+use iof_testing::wait_for;
 use iof_tool::{BatchReader, Peeked, PollReady};
 
 const LINE: &[u8] = b"0123456\n";

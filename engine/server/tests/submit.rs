@@ -1,17 +1,16 @@
 //! Non-blocking requests: their replies arrive as deliveries.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use common::stdins::{Stdins, engine_with_cache, final_push, procs};
-use common::{TIMEOUT, adopt_reported, engine, nspace, session_with, shell, spec, wait};
 use iof_engine::{Config, Exit, Grant, Host, HostReply};
 use iof_proto::query::{Query, key};
 use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::stdins::{Stdins, engine_with_cache, final_push, procs};
+use iof_testing::engine::{adopt_reported, engine, nspace, session_with, shell, spec, wait};
 use iof_tool::{Delivery, Pull, Reply, Tool};
 
 fn all() -> Pull {

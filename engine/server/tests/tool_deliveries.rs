@@ -2,16 +2,17 @@
 //! through every interface.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::streams::{DeliveryRecord, Pipes, all_of, assert_gone, engine_with_policy, wait_for_produced};
-use common::{TIMEOUT, shell, wait};
 use iof_engine::{Grant, JobSpec, Policy};
 use iof_proto::limits::MAX_FDS_IN_FLIGHT_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::streams::{
+    DeliveryRecord, Pipes, all_of, assert_gone, engine_with_policy, wait_for_produced,
+};
+use iof_testing::engine::{shell, wait};
 use iof_tool::{CopyError, Delivery, Pull, RequestError};
 
 const OUTPUTS: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);

@@ -1,23 +1,21 @@
 //! A tool connected to a scripted engine, which sends exactly what the test wants and when.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Engine, connect, nspace, stream};
 use iof_proto::{
     Channel, Channels, Failure, FromTool, Log, LogReport, Proc, PushGranted, PushReport, Query, Rank,
     SlowTargets, Status, ToTool, Value, encode, socket,
 };
 use iof_shm_ring::{Inlet, notify};
+use iof_testing::scripted::{Engine, connect, nspace, stream};
 use iof_tool::{BatchReader, Delivery, LostError, Peeked, PollReady, Pull, Push, Reply, RequestError, Tool};
 
 /// Registers for stdout of the job as handler 1; `with` arrives together with the answer.
 fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
-    common::pull(engine, tool, Channels::STDOUT, with);
+    iof_testing::scripted::pull(engine, tool, Channels::STDOUT, with);
 }
 
 fn job_ended() -> ToTool {

@@ -13,7 +13,7 @@ use super::pusher::{
     Fed, MIB, Pusher, is_ready, pusher_with_full_target, read_exactly, read_to_end, spawn_comparison, unread,
     wait_broken, wait_full,
 };
-use crate::common::pattern;
+use iof_testing::noise::seeded_pattern;
 
 /// Returns `true` if the calling test runs alone in its process, which the environment variable
 /// `marker` shows. Otherwise runs `test`, the caller, in a process of its own, checks that it
@@ -124,7 +124,7 @@ fn a_push_that_waits_behind_one_that_closes_the_target_comes_too_late() {
 #[test]
 fn a_target_that_closes_early_reports_its_bytes_and_the_others_get_all_bytes() {
     let mut pusher = Pusher::new();
-    let bytes = Arc::new(pattern(4 * MIB, 11));
+    let bytes = Arc::new(seeded_pattern(4 * MIB, 11));
     let (read, poll_end) = pusher.add_watched_target(0);
     let others = [1, 2].map(|id| spawn_comparison(pusher.add_target(id), &bytes, Duration::ZERO));
     let expected = Arc::clone(&bytes);
@@ -154,7 +154,7 @@ fn a_process_that_exits_during_a_push_counts_as_having_closed_its_stdin() {
     // The command object keeps the read end open.
     drop(head);
     pusher.begin(0, &[0], false);
-    pusher.push(0, &pattern(MIB, 12));
+    pusher.push(0, &seeded_pattern(MIB, 12));
     assert!(running.wait().unwrap().success());
     let Fed { delivered, end } = pusher.fed(0, 0);
     assert!(matches!(end, PushEnd::Closed), "{end:?}");
@@ -206,7 +206,7 @@ fn shutting_a_target_with_a_write_in_flight_reports_the_bytes_written() {
     drop(poll_end);
     let mut got = Vec::new();
     File::from(read).read_to_end(&mut got).unwrap();
-    assert!(got == pattern(MIB, 13)[..got.len()]);
+    assert!(got == seeded_pattern(MIB, 13)[..got.len()]);
 }
 
 #[test]

@@ -14,7 +14,9 @@ use iof_shm_ring::{Filler, Inlet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::BACKEND;
-use crate::common::{CaptureRig, next, pattern, pipe, rig_on};
+use iof_testing::capture::{CaptureRig, next, rig_on};
+use iof_testing::noise::seeded_pattern;
+use iof_testing::pipes::pipe;
 
 pub(super) const KIB: u64 = 1024;
 pub(super) const MIB: usize = 1 << 20;
@@ -300,6 +302,6 @@ pub(super) fn pusher_with_full_target() -> (Pusher, OwnedFd, File) {
     let mut pusher = Pusher::new();
     let (read, poll_end) = pusher.add_watched_target(0);
     pusher.begin(0, &[0], true);
-    push_until_full(&mut pusher, 0, &poll_end, &pattern(MIB, 13));
+    push_until_full(&mut pusher, 0, &poll_end, &seeded_pattern(MIB, 13));
     (pusher, read, poll_end)
 }

@@ -10,7 +10,7 @@ use super::pusher::{
     Fed, KIB, MIB, Pusher, is_ready, push_until_full, pusher_with_full_target, read_exactly, read_to_end,
     spawn_comparison, unread, wait_full,
 };
-use crate::common::pattern;
+use iof_testing::noise::seeded_pattern;
 
 /// Returns the bytes of two pushes, one after the other.
 fn both(first: &[u8], second: &[u8]) -> Arc<Vec<u8>> {
@@ -20,7 +20,7 @@ fn both(first: &[u8], second: &[u8]) -> Arc<Vec<u8>> {
 #[test]
 fn the_second_of_two_pushes_has_its_turn_when_the_first_is_complete() {
     let mut pusher = Pusher::new();
-    let (first, second) = (pattern(3 * MIB, 20), pattern(MIB, 21));
+    let (first, second) = (seeded_pattern(3 * MIB, 20), seeded_pattern(MIB, 21));
     let reader = spawn_comparison(pusher.add_target(0), &both(&first, &second), Duration::ZERO);
     pusher.begin(1, &[0], false);
     pusher.begin(2, &[0], true);
@@ -61,7 +61,7 @@ fn the_second_push_waits_while_the_first_waits_for_bytes() {
 #[test]
 fn two_pushes_that_share_a_target_both_arrive_whole() {
     let mut pusher = Pusher::new();
-    let (first, second) = (Arc::new(pattern(2 * MIB, 22)), Arc::new(pattern(2 * MIB, 23)));
+    let (first, second) = (Arc::new(seeded_pattern(2 * MIB, 22)), Arc::new(seeded_pattern(2 * MIB, 23)));
     let shared = both(&first, &second);
     let readers = [(1, &first), (2, &shared), (3, &second)]
         .map(|(id, bytes)| spawn_comparison(pusher.add_target(id), bytes, Duration::ZERO));
@@ -87,7 +87,7 @@ fn two_pushes_that_share_a_target_both_arrive_whole() {
 #[test]
 fn a_slow_target_is_cut_off_after_its_bytes_and_a_quick_one_gets_all_bytes() {
     let mut pusher = Pusher::new();
-    let bytes = Arc::new(pattern(MIB, 14));
+    let bytes = Arc::new(seeded_pattern(MIB, 14));
     let (slow, poll_end) = pusher.add_watched_target(0);
     let quick = spawn_comparison(pusher.add_target(1), &bytes, Duration::ZERO);
     pusher.begin(0, &[0, 1], true);
@@ -111,7 +111,7 @@ fn a_target_beyond_the_position_or_with_all_bytes_so_far_is_not_cut_off() {
     let mut pusher = Pusher::new();
     let (ahead, poll_end) = pusher.add_watched_target(0);
     let all = pusher.add_target(1);
-    let bytes = pattern(96 << 10, 24);
+    let bytes = seeded_pattern(96 << 10, 24);
     pusher.begin(0, &[0], false);
     pusher.begin(1, &[1], false);
     push_until_full(&mut pusher, 0, &poll_end, &bytes);
@@ -178,7 +178,7 @@ fn memory_does_not_grow_with_the_number_of_bytes_pushed() {
         return;
     }
     let mut pusher = Pusher::new();
-    let bytes = pattern(MIB, 25);
+    let bytes = seeded_pattern(MIB, 25);
     let readers: Vec<_> = [0, 1, 2]
         .map(|id| {
             let read = pusher.add_target(id);

@@ -1,15 +1,12 @@
 //! A tool that is compiled against the system's pmix.h, with this library in place of PMIx's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{
+use iof_testing::compiler::{
     STANDARD_OUTPUT, compiler, environment, has, library_directory, pmix_flags, run, run_launcher_and_tool,
     run_with_launcher, source,
 };
@@ -160,7 +157,7 @@ const DIFFERENT: [(&str, &str); 20] = [
 fn null_call(program: &Path, sockets: &Path, number: u32, is_tool: bool) -> Option<String> {
     let mut command = Command::new(program);
     environment(&mut command, program, sockets).arg(number.to_string());
-    let output = common::output(command.args((!is_tool).then_some("bare")));
+    let output = iof_testing::compiler::output(command.args((!is_tool).then_some("bare")));
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
 }
 

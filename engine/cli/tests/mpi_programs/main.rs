@@ -4,9 +4,6 @@
 //! nothing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -14,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::process::Done;
-use common::site::Site;
+use iof_testing::command::site::Site;
+use iof_testing::process::Done;
 use sha2::{Digest, Sha256};
 
 /// Calls `test` with each program.

@@ -6,8 +6,8 @@ use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use super::common::process::Process;
 use super::{Place, compile, for_each_place};
+use iof_testing::process::Process;
 
 /// The statuses of PMIx.
 const SUCCESS: i32 = 0;

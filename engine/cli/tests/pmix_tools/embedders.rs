@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::{env, fs};
 
-use super::common::process::Process;
-use super::common::site::program;
 use super::{TOOL, for_each_place, lines, read_rest, read_until, sorted};
+use iof_testing::command::site::program;
+use iof_testing::process::Process;
 
 /// The command that serves tools.
 pub const IOF: &str = env!("CARGO_BIN_EXE_iof");

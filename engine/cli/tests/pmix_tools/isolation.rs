@@ -10,12 +10,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use super::common::process::Process;
-use super::common::site::{Gate, Site};
-use super::common::{wait_for, wait_up_to};
 use super::embedders::{IOF, embedders};
 use super::{Place, TOOL, for_each_place, lines, read_rest, read_until};
 use iof_pmix_server::limits::{MAX_PMIX_TOOLS, PMIX_TOOL_HANDSHAKE, PMIX_TOOL_LINGER};
+use iof_testing::command::site::{Gate, Site};
+use iof_testing::process::Process;
+use iof_testing::{wait_for, wait_up_to};
 use nix::sys::signal::Signal;
 
 /// The name of the processes that serve tools.

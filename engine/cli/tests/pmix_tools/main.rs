@@ -6,8 +6,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod calls;
-#[path = "../common/mod.rs"]
-mod common;
 mod embedders;
 mod isolation;
 
@@ -19,9 +17,9 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::{env, fs};
 
-use common::process::{Done, Process};
-use common::site::Site;
-use common::wait_for;
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
 
 /// The directories with `pmix.h`, besides those of the compiler.
 const INCLUDE: &str = "-I/usr/lib/x86_64-linux-gnu/pmix2/include";

@@ -276,7 +276,7 @@ mod tests {
     use std::time::Duration;
 
     use iof_proto::Channel;
-    use iof_stalled_memory::StalledPage;
+    use iof_testing::stalled::StalledPage;
     use nix::fcntl::OFlag;
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;

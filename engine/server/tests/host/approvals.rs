@@ -10,9 +10,10 @@ use iof_proto::query::key;
 use iof_proto::{Channels, Failure, FromTool, Query, Status, ToTool, socket};
 use iof_tool::{AttachError, Tool};
 
-use crate::common::raw::RawTool;
-use crate::common::{shell, spec, wait, wait_for};
 use crate::{fixture_with, read, start_engine, whole_job};
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{shell, spec, wait};
+use iof_testing::wait_for;
 
 #[test]
 fn the_host_approves_tools_by_their_credentials() {

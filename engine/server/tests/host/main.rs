@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod approvals;
-#[path = "../common/mod.rs"]
-mod common;
 mod pulls;
 mod reentrancy;
 
@@ -12,11 +10,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use common::raw::RawTool;
-use common::{TIMEOUT, nspace, session_with};
 use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, HostReply, same_user};
 use iof_proto::query::key;
 use iof_proto::{Channels, Failure, Granted, Info, Proc, Rank, Value, socket};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{nspace, session_with};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 use tempfile::TempDir;
 

@@ -9,9 +9,10 @@ use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::{Channels, FromTool, Info, Status, ToTool};
 use iof_tool::{Delivery, Pull};
 
-use crate::common::raw::RawTool;
-use crate::common::{TIMEOUT, shell, spec, wait};
 use crate::{CREDENTIAL, Request, denied, fixture, granted, procs, pull, read, whole_job};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::raw::RawTool;
+use iof_testing::engine::{shell, spec, wait};
 
 #[test]
 fn a_tool_waits_for_the_hosts_grant_and_then_receives_the_first_byte() {

@@ -2,21 +2,20 @@
 //! the report matches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod refusals;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use common::stdins::*;
-use common::{Output, changed, engine_on, nspace, run, shell, spec, wait};
 use iof_engine::{App, BackendKind, Engine, JobSpec, Stdin};
 use iof_proto::directive::{DirectiveLevel, key};
 use iof_proto::{
     Channels, Directives, Info, Nspace, PartialCause, Proc, Rank, SlowTarget, SlowTargets, Status,
 };
+use iof_testing::engine::stdins::*;
+use iof_testing::engine::{Output, changed, engine_on, nspace, run, shell, spec, wait};
+use iof_testing::noise::pattern;
 use iof_tool::{LostError, Push, PushError, RequestError};
 
 const BACKENDS: [BackendKind; 2] = [BackendKind::IoUring, BackendKind::Epoll];
@@ -241,7 +240,7 @@ fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
             })
         }
     });
-    let slow = waited.recv_timeout(common::TIMEOUT).unwrap();
+    let slow = waited.recv_timeout(iof_testing::TIMEOUT).unwrap();
     assert_eq!(slow.targets, [SlowTarget { target: procs(&[1]).remove(0), stalled: true }]);
     assert!(slow.position > 0 && slow.position < 400_000, "{slow:?}");
     assert!(!pushing.is_finished());
@@ -263,7 +262,7 @@ fn a_push_that_waits_for_another_push_reports_it_whatever_its_directives() {
             let (mut tool, push) = (tool(&engine), push_with(all_ranks(), directives));
             move || tool.push(&push, b"second", |slow: &SlowTargets| sender.send(slow.clone()).unwrap())
         });
-        let slow = waited.recv_timeout(common::TIMEOUT).unwrap();
+        let slow = waited.recv_timeout(iof_testing::TIMEOUT).unwrap();
         let rank = procs(&[0]).remove(0);
         assert_eq!(
             slow,
@@ -343,7 +342,7 @@ fn bytes_filled_by_a_tool_that_disconnects_arrive_and_then_its_push_ends() {
         if open {
             // The next push has its turn.
             assert_eq!(
-                common::stdins::push(&engine, &final_push(all_ranks()), b"next"),
+                iof_testing::engine::stdins::push(&engine, &final_push(all_ranks()), b"next"),
                 complete_report(4, 1)
             );
             assert_eq!(ranks.rest(0), b"next");

@@ -6,8 +6,9 @@ use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{Info, InfoValue, Nspace, Proc, Rank, Skipped, Status, StdinUnavailable};
 use iof_tool::Push;
 
-use crate::common::stdins::*;
-use crate::common::{shell, spec, wait_for};
+use iof_testing::engine::stdins::*;
+use iof_testing::engine::{shell, spec};
+use iof_testing::wait_for;
 
 #[test]
 fn an_unsupported_directive_is_refused_if_required_and_ignored_if_optional() {

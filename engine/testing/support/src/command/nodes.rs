@@ -6,8 +6,8 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::{Done, Process};
 use super::site::Site;
+use crate::process::{Done, Process};
 
 /// Starts a job named demo over agents on `hosts`.
 pub fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {

@@ -17,8 +17,8 @@ use iof_nodes::{
 };
 use iof_proto::{Channel, Nspace, Rank};
 
-use super::process::Process;
-use super::site::{Site, iof};
+use iof_testing::command::site::{Site, iof};
+use iof_testing::process::Process;
 
 /// A time that no test waits for, in milliseconds.
 pub const LONG: u64 = 1_000_000;

@@ -10,10 +10,10 @@ use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Policy, Rend
 use iof_proto::query::key;
 use iof_proto::{Channel, Nspace, Proc, Rank, Value};
 use iof_tool::{Counts, Delivery, LostError, Tool};
-use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
 
-use super::{TIMEOUT, reported_rank, wait_for};
+use super::reported_rank;
+use crate::pipes::pipe;
+use crate::{TIMEOUT, wait_for};
 
 pub fn engine_with_policy(policy: Policy, cache_size: u32) -> Engine {
     let mut config = Config::new(Rendezvous::None);
@@ -33,12 +33,11 @@ pub struct Pipes {
 
 impl Pipes {
     pub fn adopt(engine: &Engine, nspace: &str, ranks: u32) -> Pipes {
-        let (reads, writes): (Vec<OwnedFd>, Vec<OwnedFd>) =
-            (0..ranks).map(|_| pipe2(OFlag::O_CLOEXEC).unwrap()).unzip();
+        let (reads, writes): (Vec<OwnedFd>, Vec<File>) = (0..ranks).map(|_| pipe()).unzip();
         let rank = |(rank, stdout)| AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) };
         let spec = AdoptSpec::new(Nspace::new(nspace).unwrap(), (0..).zip(reads).map(rank).collect());
         let job = engine.adopt(spec).unwrap();
-        Pipes { job, pipes: writes.into_iter().map(|write| Some(write.into())).collect() }
+        Pipes { job, pipes: writes.into_iter().map(Some).collect() }
     }
 
     pub fn write(&self, rank: usize, bytes: &[u8]) {

@@ -1,5 +1,4 @@
 //! A capture with a queue of its events, and a tool that reads its streams.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
 use iof_capture::{
     BackendKind, Capture, Child, Command, Event, Gating, NewProcess, NewSource, ProcessId, SourceBytes,
@@ -19,8 +17,7 @@ use iof_shm_ring::{
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The longest time that a test waits for a condition. No condition takes as long.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::{TIMEOUT, wait_for};
 
 /// The end of a source, as the capture reported it.
 #[derive(Debug)]
@@ -98,7 +95,7 @@ pub fn next(events: &Receiver<Event>) -> Event {
 }
 
 /// Waits until `sources` are complete and `processes` have exited.
-pub fn wait_for(
+pub fn wait_for_ends(
     events: &Receiver<Event>,
     sources: usize,
     processes: usize,
@@ -126,7 +123,7 @@ pub fn wait_for(
 
 /// Waits for the next completion, which must be that of source `id`.
 pub fn wait_end(events: &Receiver<Event>, id: SourceId) -> Completion {
-    let (mut ends, _) = wait_for(events, 1, 0);
+    let (mut ends, _) = wait_for_ends(events, 1, 0);
     ends.remove(&id).expect("source `id` must complete first")
 }
 
@@ -134,11 +131,6 @@ pub fn wait_end(events: &Receiver<Event>, id: SourceId) -> Completion {
 pub fn stream(capacity: u64, policy: Policy) -> Stream {
     let growth = Growth { first: capacity, budget: Arc::new(CacheBudget::new(u64::MAX)) };
     Stream::create_growing(StreamConfig { capacity, policy }, &growth, "test").unwrap()
-}
-
-pub fn pipe() -> (OwnedFd, std::fs::File) {
-    let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
-    (read, write.into())
 }
 
 /// Creates a pipe whose writer uses packet mode: each read returns one write, and the kernel
@@ -175,24 +167,6 @@ pub fn wait_for_turn(rig: &CaptureRig) {
         let event = next(&rig.events);
         assert!(matches!(event, Event::Delivered { source: SourceId(99), .. }), "{event:?}");
     }
-}
-
-/// The number of bytes after which a [`pattern`] repeats: a prime, so that no capacity and no size
-/// of a write is a multiple of it.
-const PERIOD: usize = 1_048_583;
-
-/// Returns pseudo-random bytes, in which a wrong position or order shows.
-pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    let mut bytes: Vec<u8> = (0..len.min(PERIOD)).map(|_| next()).collect();
-    while bytes.len() < len {
-        bytes.extend_from_within(..PERIOD.min(len - bytes.len()));
-    }
-    bytes
 }
 
 /// Writes `bytes` on a thread, in pieces of varying sizes, and closes the pipe.
@@ -320,9 +294,6 @@ impl TestTool {
 
 /// Waits until `ready` returns `true` for the counters of source `id`.
 pub fn wait_until(capture: &Capture, id: SourceId, ready: impl Fn(iof_shm_ring::StreamStats) -> bool + Sync) {
-    let start = std::time::Instant::now();
-    while !capture.with_streams(|streams| ready(streams.get(id).unwrap().stats())).unwrap() {
-        assert!(start.elapsed() < TIMEOUT, "the condition did not become true");
-        std::thread::yield_now();
-    }
+    let is_ready = || capture.with_streams(|streams| ready(streams.get(id).unwrap().stats())).unwrap();
+    wait_for("the counters of a stream", || is_ready().then_some(()));
 }

@@ -1,5 +1,6 @@
 //! The rendezvous directory of one test, with its engines and tools.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
@@ -11,8 +12,8 @@ use nix::unistd::mkfifo;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::process::{Done, Process};
-use super::{DEADLINE, wait_for, wait_or};
+use crate::process::{Done, Process};
+use crate::{TIMEOUT, wait_for, wait_or};
 
 /// The values of `--backend`.
 pub const BACKENDS: [&str; 2] = ["io-uring", "epoll"];
@@ -144,7 +145,7 @@ impl Site {
     /// Waits until `reached` holds for the stream.
     pub fn wait_for_stream(&self, rank: u32, channel: &str, reached: impl Fn(&Stream) -> bool) -> Stream {
         let found = || self.stream(rank, channel).filter(&reached);
-        wait_or(DEADLINE, found, || format!("rank {rank}'s {channel}: {:?}", self.stream(rank, channel)))
+        wait_or(TIMEOUT, found, || format!("rank {rank}'s {channel}: {:?}", self.stream(rank, channel)))
     }
 
     /// Waits until the stream has produced at least `bytes` bytes.
@@ -241,7 +242,7 @@ impl Gate {
 
 /// Returns `iof` without arguments, and without the variables that select engines and logs.
 pub fn iof() -> Command {
-    let mut iof = Command::new(env!("CARGO_BIN_EXE_iof"));
+    let mut iof = Command::new(built("iof"));
     let directories = ["PMIX_SERVER_TMPDIR", "PMIX_SYSTEM_TMPDIR"];
     let rank = ["IOF_SERVER", "IOF_NSPACE", "IOF_RANK"];
     let logs = ["IOF_SYSLOG", "PMIX_MCA_plog_base_order", "PMIX_MCA_plog_base_log_once"];
@@ -251,9 +252,14 @@ pub fn iof() -> Command {
     iof
 }
 
+/// Returns the path of a file in the folder of the built programs, two above the running test.
+fn built(name: &str) -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().with_file_name(name)
+}
+
 /// Returns the path of a program in `examples`.
 pub fn program(name: &str) -> String {
-    let program = Path::new(env!("CARGO_BIN_EXE_iof")).with_file_name("examples").join(name);
+    let program = built("examples").join(name);
     assert!(program.exists(), "{}: run `cargo build -p iof-cli --examples`", program.display());
     program.to_str().unwrap().to_owned()
 }
@@ -262,4 +268,16 @@ pub fn program(name: &str) -> String {
 pub fn rank<A: AsRef<str>>(args: impl IntoIterator<Item = A>) -> Vec<String> {
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
     std::iter::once(program("rank")).chain(args).collect()
+}
+
+/// Returns the lines as a set.
+pub fn lines(text: &str) -> BTreeSet<&str> {
+    text.lines().collect()
+}
+
+/// Runs a job `launcher@1`, which must end with exit code 0.
+pub fn run(site: &Site, options: &[&str], script: &str) -> Done {
+    let done = site.run_sh(&[&["--nspace", "launcher@1"], options].concat(), script).finish();
+    assert_eq!(done.code, 0, "{done:?}");
+    done
 }

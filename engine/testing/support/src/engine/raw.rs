@@ -108,7 +108,7 @@ impl RawTool {
 
     /// Blocks until the engine has closed the connection. Earlier messages are discarded.
     pub fn wait_for_disconnect(&mut self) {
-        self.socket.set_read_timeout(Some(super::TIMEOUT)).unwrap();
+        self.socket.set_read_timeout(Some(crate::TIMEOUT)).unwrap();
         loop {
             match self.socket.read(&mut [0; 4096]) {
                 Ok(0) => return,

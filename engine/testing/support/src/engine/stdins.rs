@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Engine, Grant, Job, Policy};
@@ -11,12 +10,11 @@ use iof_proto::directive::key;
 use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
 use iof_tool::{Push, PushError, RequestError, Tool};
-use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::pipe2;
 
 use super::streams::engine_with_policy;
-use super::{TIMEOUT, nspace, reported_rank, wait_for};
+use super::{nspace, reported_rank};
+use crate::pipes::{self, collect, pipe};
+use crate::{Pending, wait_for};
 
 /// More bytes than a pipe holds, see pipe(7).
 pub const MORE_THAN_A_PIPE: usize = 100_000;
@@ -51,9 +49,8 @@ impl Stdins {
 
     /// Adopts a job. If `elsewhere`, other ranks of it run on other nodes.
     pub fn adopt_job(engine: &Engine, nspace: Nspace, ranks: u32, elsewhere: bool) -> Stdins {
-        let (reads, writes): (Vec<OwnedFd>, Vec<OwnedFd>) =
-            (0..ranks).map(|_| pipe2(OFlag::O_CLOEXEC).unwrap()).unzip();
-        let ranks = (0..).zip(writes).map(|(rank, stdin)| adopted(rank, Some(stdin))).collect();
+        let (reads, writes): (Vec<OwnedFd>, Vec<File>) = (0..ranks).map(|_| pipe()).unzip();
+        let ranks = (0..).zip(writes).map(|(rank, stdin)| adopted(rank, Some(stdin.into()))).collect();
         let job = engine.adopt(AdoptSpec { elsewhere, ..AdoptSpec::new(nspace, ranks) }).unwrap();
         Stdins { job, pipes: reads.into_iter().map(|read| Some(read.into())).collect() }
     }
@@ -71,26 +68,22 @@ impl Stdins {
     /// Blocks until `count` bytes are read.
     pub fn read(&self, rank: usize, count: usize) -> Vec<u8> {
         let file = self.pipes[rank].as_ref().unwrap().try_clone().unwrap();
-        within_timeout("bytes of stdin", move || {
+        let read = move || {
             let mut bytes = vec![0; count];
             (&file).read_exact(&mut bytes).unwrap();
             bytes
-        })
+        };
+        Pending::start(read).get()
     }
 
     /// Reads all bytes up to the end.
     pub fn rest(&mut self, rank: usize) -> Vec<u8> {
-        let mut file = self.take(rank);
-        within_timeout("the end of stdin", move || {
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes).unwrap();
-            bytes
-        })
+        collect(self.take(rank)).get()
     }
 
     /// Returns whether neither bytes nor the end can be read.
     pub fn is_quiet(&self, rank: usize) -> bool {
-        is_quiet(self.pipes[rank].as_ref().unwrap())
+        pipes::is_quiet(self.pipes[rank].as_ref().unwrap())
     }
 
     /// Blocks until bytes can be read.
@@ -101,20 +94,6 @@ impl Stdins {
 
 pub fn adopted(rank: u32, stdin: Option<OwnedFd>) -> AdoptedRank {
     AdoptedRank { stdin, ..reported_rank(rank) }
-}
-
-pub fn is_quiet(file: &File) -> bool {
-    use std::os::fd::AsFd;
-    let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
-    poll(&mut polled, PollTimeout::ZERO).unwrap() == 0
-}
-
-/// Returns the result of `work`. Panics if it takes longer than [`TIMEOUT`].
-pub fn within_timeout<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, result) = channel();
-    // A test that has failed meanwhile has dropped the receiver.
-    thread::spawn(move || drop(sender.send(work())));
-    result.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 pub fn procs(ranks: &[u32]) -> Vec<Proc> {
@@ -187,9 +166,4 @@ pub fn complete_report(bytes: usize, targets: u64) -> PushReport {
 
 pub fn partial_delivery(rank: u32, delivered: u64, cause: PartialCause) -> PartialDelivery {
     PartialDelivery { target: procs(&[rank]).remove(0), delivered, cause }
-}
-
-/// Returns bytes whose value depends on their position.
-pub fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|index| (index % 251) as u8).collect()
 }

@@ -1,8 +1,5 @@
 //! Helpers for tests that run an engine in this process.
-#![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-pub mod helper;
 pub mod logging;
 pub mod raw;
 pub mod stdins;
@@ -11,8 +8,6 @@ pub mod streams;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use iof_engine::{
     AdoptError, AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Exit, Grant, Host, Job, JobSpec,
@@ -22,12 +17,10 @@ use iof_output::{Options, Printer};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
-use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
 use tempfile::TempDir;
 
-/// The time after which a wait counts as failed. No wait takes this long unless something hangs.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::pipes::pipe;
+use crate::{Pending, wait_for};
 
 pub fn engine() -> Engine {
     engine_on(None)
@@ -114,26 +107,10 @@ pub fn run(engine: &Engine, spec: &JobSpec) -> (JobStatus, Vec<String>) {
     (status, lines)
 }
 
-/// Blocks until a job has ended, for at most [`TIMEOUT`].
+/// Blocks until a job has ended, for at most [`TIMEOUT`](crate::TIMEOUT).
 pub fn wait(job: &Job) -> JobStatus {
-    let waiting = thread::spawn({
-        let job = job.clone();
-        move || job.wait()
-    });
-    wait_for("the end of the job", || waiting.is_finished().then_some(()));
-    waiting.join().unwrap()
-}
-
-/// Calls `found` until it returns `Some`, for at most [`TIMEOUT`].
-pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let job = job.clone();
+    Pending::start(move || job.wait()).get()
 }
 
 /// The bytes and gaps that a tool has received.
@@ -186,14 +163,14 @@ pub fn reported_rank(number: u32) -> AdoptedRank {
 
 /// Adopts a job of one rank whose stdout is a pipe that the test writes to.
 pub fn adopt_pipe(engine: &Engine, directives: &[Info]) -> (Job, File) {
-    let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+    let (stdout, write) = pipe();
     let rank = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
     let (directives, ignored) = Directives::read(directives, DirectiveLevel::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");
     let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();
     // The exit is irrelevant here; the stream ends when the pipe is closed.
     assert!(job.report_exit(Rank(0), Exit::Unknown));
-    (job, write.into())
+    (job, write)
 }
 
 /// Attaches a tool that pulls the stdout of rank 0.

@@ -1,47 +1,14 @@
 //! Received and expected bytes.
 
 use std::io::{self, Read};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::DEADLINE;
-use super::noise::Noise;
-
-/// The pending result of a thread.
-pub struct Pending<T>(Receiver<T>);
-
-impl<T: Send + 'static> Pending<T> {
-    pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Pending<T> {
-        let (done, result) = channel();
-        // The send fails only if the test has failed meanwhile.
-        thread::spawn(move || drop(done.send(work())));
-        Pending(result)
-    }
-
-    /// Waits for the result.
-    pub fn get(self) -> T {
-        self.get_within(DEADLINE)
-    }
-
-    pub fn get_within(self, timeout: Duration) -> T {
-        self.0.recv_timeout(timeout).expect("a reader or writer of the test did not finish")
-    }
-}
-
-/// Reads to the end.
-pub fn collect(mut input: impl Read + Send + 'static) -> Pending<Vec<u8>> {
-    Pending::start(move || {
-        let mut bytes = Vec::new();
-        input.read_to_end(&mut bytes).unwrap();
-        bytes
-    })
-}
+use crate::Pending;
+use crate::noise::Noise;
 
 /// The length and the SHA-256 of a stream.
 #[derive(Debug, PartialEq, Eq)]

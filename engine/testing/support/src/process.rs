@@ -1,6 +1,7 @@
 //! Processes that never outlive their test.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -10,8 +11,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use super::bytes::{Pending, collect};
-use super::{DEADLINE, wait_up_to};
+use crate::pipes::collect;
+use crate::{BULK_TIMEOUT, Pending, TIMEOUT, wait_for, wait_up_to};
 
 /// A process in its own process group, with pipes for its stdin, stdout and stderr. Dropping this
 /// kills the process and all of its descendants, in all process groups and sessions.
@@ -98,7 +99,7 @@ impl Process {
 
     /// Waits until this process has taken the signals that were sent to it.
     pub fn wait_for_signals(&self) {
-        wait_up_to(DEADLINE, "the signal to be taken", || {
+        wait_for("the signal to be taken", || {
             let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
             status.lines().any(|line| line == "ShdPnd:\t0000000000000000").then_some(())
         });
@@ -110,7 +111,7 @@ impl Process {
         self.signal(Signal::SIGSTOP);
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
         let stopped = || matches!(waitid(Id::Pid(self.nix_pid()), flags), Ok(WaitStatus::Stopped(..)));
-        wait_up_to(DEADLINE, &format!("{} to stop", self.description), || stopped().then_some(()));
+        wait_for(&format!("{} to stop", self.description), || stopped().then_some(()));
     }
 
     /// Returns the exit code as a shell shows it, if the process has ended.
@@ -127,7 +128,7 @@ impl Process {
 
     /// Waits for the end of the process, and returns its exit code.
     pub fn wait(&self) -> i32 {
-        self.wait_up_to(DEADLINE)
+        self.wait_up_to(TIMEOUT)
     }
 
     pub fn wait_up_to(&self, timeout: Duration) -> i32 {
@@ -195,6 +196,50 @@ impl Process {
     }
 }
 
+/// A process to whose stdin the test writes lines, and whose answers it reads.
+pub struct Dialog {
+    pub process: Process,
+    /// `None` if it is closed.
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Dialog {
+    pub fn start(command: &mut Command) -> Dialog {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::start_with_its_files(command);
+        Dialog { stdin: Some(process.stdin()), stdout: BufReader::new(process.stdout()), process }
+    }
+
+    pub fn write(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Blocks until the process has written a line, and returns it.
+    pub fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the end of its output instead of a line");
+        line.trim_end_matches('\n').to_owned()
+    }
+
+    /// Closes stdin.
+    pub fn close(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Closes stdin. Returns the rest of the output and the exit code.
+    pub fn finish(mut self) -> (String, i32) {
+        self.close();
+        (std::io::read_to_string(self.stdout).unwrap(), self.process.wait_up_to(BULK_TIMEOUT))
+    }
+
+    /// Kills the process, and waits for its end.
+    pub fn kill(self) {
+        self.process.signal(Signal::SIGKILL);
+        self.process.wait();
+    }
+}
+
 /// The state of a process as the kernel reports it, see proc_pid_stat(5).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stat {
@@ -229,7 +274,7 @@ impl Stat {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = killpg(self.nix_pid(), Signal::SIGKILL);
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TIMEOUT;
         // Repeats, because a process may start another one meanwhile.
         while let living = self.marked()
             && !living.is_empty()

@@ -18,9 +18,9 @@ use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{ControlFlags, InputFlags, LocalFlags, OutputFlags, Termios, tcgetattr};
 use nix::unistd::setsid;
 
-use super::process::Process;
 use super::site::{Site, iof};
-use super::{wait_for, wait_or};
+use crate::process::Process;
+use crate::{TIMEOUT, wait_for, wait_or};
 
 /// The test's end of a terminal.
 pub struct Terminal {
@@ -95,7 +95,7 @@ impl Terminal {
 
     /// Waits until no process has the terminal open, and returns all output.
     pub fn all_shown(&self) -> String {
-        wait_or(super::DEADLINE, || self.reader.is_finished().then(|| self.shown()), || self.shown())
+        wait_or(TIMEOUT, || self.reader.is_finished().then(|| self.shown()), || self.shown())
     }
 
     /// Returns the visible lines, as drawn by the output since the last change of the size.
@@ -110,13 +110,13 @@ impl Terminal {
     /// Waits until `find` finds a value in the visible lines.
     pub fn wait_to_see<T>(&self, what: &str, find: impl Fn(&[String]) -> Option<T>) -> T {
         let explain = || format!("{what} in {:#?}", self.picture());
-        wait_or(super::DEADLINE, || find(&self.picture()), explain)
+        wait_or(TIMEOUT, || find(&self.picture()), explain)
     }
 
     /// Waits until `text` was shown at least `times` times.
     pub fn wait_for(&self, text: &str, times: usize) {
         let poll = || (self.shown().matches(text).count() >= times).then_some(());
-        wait_or(super::DEADLINE, poll, || format!("{times} times {text:?} in {:?}", self.shown()));
+        wait_or(TIMEOUT, poll, || format!("{times} times {text:?} in {:?}", self.shown()));
     }
 
     /// Returns `true` if the terminal edits lines, echoes, and turns keys into signals.

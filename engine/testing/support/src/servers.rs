@@ -1,6 +1,4 @@
 //! Real peers for the channels: mail servers, working and faulty, and a syslog daemon's socket.
-#![allow(dead_code, reason = "each test binary uses a part of this module")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -14,8 +12,7 @@ use mailin::response::OK;
 use mailin::{Action, Handler, Response, SessionBuilder};
 use tempfile::TempDir;
 
-/// The timeout of operations that are expected to succeed.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::TIMEOUT;
 
 /// A mail that a server has accepted.
 #[derive(Clone, Debug, Default)]

@@ -1,19 +1,19 @@
 //! `iof agent`, with frames of a front end that the test plays.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
+mod front;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 
-use common::front::{Arrived, Front, LONG, LinkedFront, start};
-use common::nodes::count_threads;
-use common::site::Site;
-use common::wait_for;
+use front::{Arrived, Front, LONG, LinkedFront, start};
 use iof_nodes::{FrontEnd, ToAgent};
 use iof_proto::{Channel, Rank};
+use iof_testing::command::nodes::count_threads;
+use iof_testing::command::site::Site;
+use iof_testing::wait_for;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 

@@ -1,12 +1,9 @@
-//! A scripted engine, which sends exactly what a test wants and when. Tests of other crates include
-//! this file as well.
-#![allow(dead_code, reason = "each test uses some of it")]
+//! A scripted engine, which sends exactly what a test wants and when.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use iof_proto::{
     Channel, Channels, Decoder, EffectiveOptions, Failure, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc,
@@ -15,8 +12,7 @@ use iof_proto::{
 use iof_shm_ring::{Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
 use iof_tool::{Pull, Tool};
 
-/// A message that has not arrived after this time does not come.
-pub const LIMIT: Duration = Duration::from_secs(60);
+use crate::TIMEOUT;
 
 /// The engine's end of a connection.
 pub struct Engine {
@@ -108,7 +104,7 @@ impl Engine {
 /// Returns an engine, and a tool that is connected to it.
 pub fn connect() -> (Engine, Tool) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(LIMIT)).unwrap();
+    ours.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (ringer, bell) = doorbell().unwrap();
     let page = ReaderPage::create(ringer).unwrap();
     let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: 1, may_block: false };

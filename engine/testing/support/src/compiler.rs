@@ -1,19 +1,15 @@
 //! Compiles and runs C programs with the system's compiler.
-#![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 use std::env;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// The longest time that a program may take. None takes as long.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+use crate::process::Dialog;
+use crate::{BULK_TIMEOUT, wait_or};
 
 /// Returns whether `program` can be run. If it cannot, prints that the test is skipped.
 pub fn has(program: &str) -> bool {
@@ -62,10 +58,9 @@ pub fn library_directory() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Returns the directory engine/c, for the tests of both of its packages.
+/// Returns the directory engine/c.
 pub fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if manifest.ends_with("pmix") { manifest.parent().unwrap().to_owned() } else { manifest.to_owned() }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../c").canonicalize().unwrap()
 }
 
 pub fn include() -> PathBuf {
@@ -109,6 +104,15 @@ const RANKS: &str = "3";
 /// Output of three ranks: `seq 1000`, `oops`, and the line that each reads from stdin.
 const BYTES: usize = 3 * (3893 + 5 + 10);
 
+/// Starts the launcher of tests/c with a job of this number of ranks. Returns its URI, too.
+fn start_job(launcher: &mut Command, ranks: &str) -> (Dialog, String) {
+    let mut launcher = Dialog::start(launcher);
+    let uri = launcher.next_line().strip_prefix("uri ").unwrap().to_owned();
+    launcher.write(&format!("spawn {ranks}"));
+    assert_eq!(launcher.next_line(), "spawned");
+    (launcher, uri)
+}
+
 /// Runs the launcher of tests/c with its tool, both under `wrapper`, a command with arguments or
 /// nothing.
 pub fn run_launcher_and_tool(
@@ -120,7 +124,7 @@ pub fn run_launcher_and_tool(
 ) {
     let sockets = tempfile::tempdir().unwrap();
     let command = |program: &Path| {
-        let timeout = TIMEOUT.as_secs().to_string();
+        let timeout = BULK_TIMEOUT.as_secs().to_string();
         let mut command = Command::new("timeout");
         command.args(["--signal=KILL", &timeout]).args(wrapper).arg(program);
         environment(&mut command, program, sockets.path());
@@ -132,24 +136,15 @@ pub fn run_launcher_and_tool(
         // pidfd_open(2) does not exist.
         starting.env("IOF_TEST_BACKEND", "epoll").env("IOF_TEST_ADOPT", "1");
     }
-    let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
-    let mut next_line = || lines.next().expect("a line of the launcher").unwrap();
-
-    let uri = next_line().strip_prefix("uri ").unwrap().to_owned();
-    running.write(&format!("spawn {RANKS}\n"));
-    assert_eq!(next_line(), "spawned");
+    let (mut launcher, uri) = start_job(&mut starting, RANKS);
     run(command(tool).args([&uri, RANKS]).args(tool_args).envs(tool_env.iter().copied()));
-    running.write("wait\n");
+    launcher.write("wait");
     // The engine asks the launcher once for two equal pulls of the tool, and not for the launcher's
     // own pull.
     let expected = format!("exit 0 bytes {BYTES} lost 0 pulls 1 tools 1 logs 2 pushed hello");
-    assert_eq!(next_line(), expected);
-    assert_eq!(next_line(), "$");
-    drop(running.0.stdin.take());
-    let last = next_line();
-    assert!(last.starts_with("ends 6 stops "), "{last}");
-    assert!(running.0.wait().unwrap().success());
+    assert_eq!([launcher.next_line(), launcher.next_line()], [&expected, "$"]);
+    let (last, code) = launcher.finish();
+    assert!(last.starts_with("ends 6 stops ") && code == 0, "{last}, exit code {code}");
 }
 
 /// The output of tests/c/standard.c. The names of statuses are those of iof.
@@ -167,16 +162,10 @@ pub fn run_with_launcher(launcher: &Path, tool: &Path) -> String {
     let sockets = tempfile::tempdir().unwrap();
     let mut starting = Command::new(launcher);
     environment(&mut starting, launcher, sockets.path());
-    let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
-    let mut next_line = || lines.next().expect("a line of the launcher").unwrap();
-    let uri = next_line().strip_prefix("uri ").unwrap().to_owned();
-    running.write("spawn 2\n");
-    assert_eq!(next_line(), "spawned");
+    let (launcher, uri) = start_job(&mut starting, "2");
     let output = run(environment(&mut Command::new(tool), tool, sockets.path()).args([&uri, "2"]));
-    drop(running.0.stdin.take());
-    assert!(next_line().starts_with("ends "));
-    assert!(running.0.wait().unwrap().success());
+    let (last, code) = launcher.finish();
+    assert!(last.starts_with("ends ") && code == 0, "{last}, exit code {code}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -188,20 +177,16 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a command, which must exit within [`TIMEOUT`]. Returns its output.
+/// Runs a command, which must exit within [`BULK_TIMEOUT`]. Returns its output.
 pub fn output(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let waiting = thread::spawn(move || child.wait_with_output().unwrap());
-    let deadline = Instant::now() + TIMEOUT;
-    while !waiting.is_finished() {
-        if Instant::now() > deadline {
-            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-            let output = waiting.join().unwrap();
-            panic!("{command:?} does not exit: {output:?}");
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    let explain = || {
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        format!("the end of {command:?}")
+    };
+    wait_or(BULK_TIMEOUT, || waiting.is_finished().then_some(()), explain);
     waiting.join().unwrap()
 }
 
@@ -212,21 +197,4 @@ pub fn environment<'c>(command: &'c mut Command, program: &Path, sockets: &Path)
         .env("LD_LIBRARY_PATH", program.parent().unwrap())
         .env("PMIX_SERVER_TMPDIR", sockets)
         .env_remove("IOF_SERVER")
-}
-
-/// A child process that is killed when this is dropped.
-pub struct Running(pub Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Running {
-    /// Writes a line to the process's stdin.
-    pub fn write(&mut self, line: &str) {
-        self.0.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
-    }
 }

@@ -1,11 +1,11 @@
-//! The bytes that the generator program `rank` writes. Tests compute them again to compare.
+//! Bytes in which a wrong position or order shows. Tests compute them again to compare.
 
 use std::io::{self, Read};
 
 /// The number of bytes that are generated at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// An endless stream of pseudo-random bytes (xorshift64), different for each rank and channel. NULs
+/// What the generator program `rank` writes: an endless stream of pseudo-random bytes (xorshift64), different for each rank and channel. NULs
 /// and newlines are as frequent as any other byte.
 pub struct Noise {
     state: u64,
@@ -48,4 +48,27 @@ impl Read for Noise {
         self.used += n;
         Ok(n)
     }
+}
+
+/// The number of bytes after which a pattern repeats: a prime, so that no capacity and no size
+/// of a write is a multiple of it.
+const PERIOD: usize = 1_048_583;
+
+/// Returns pseudo-random bytes, the same each time.
+pub fn pattern(len: usize) -> Vec<u8> {
+    seeded_pattern(len, 0)
+}
+
+/// Returns pseudo-random bytes, others for each odd `seed`.
+pub fn seeded_pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    let mut bytes: Vec<u8> = (0..len.min(PERIOD)).map(|_| next()).collect();
+    while bytes.len() < len {
+        bytes.extend_from_within(..PERIOD.min(len - bytes.len()));
+    }
+    bytes
 }
