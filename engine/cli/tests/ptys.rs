@@ -16,22 +16,40 @@ use nix::unistd::Pid;
 /// Prints the rank once for each standard file that is a terminal.
 const TEST_FILES: &str = "for fd in 0 1 2; do if [ -t $fd ]; then printf $IOF_RANK; fi; done";
 
+/// Options for a job on other nodes.
+const NODES: &[&str] = &["--rsh", "sh -c", "--hosts", "a:2,b:2"];
+/// Options for a job on this node, and for one on other nodes.
+const PLACES: [&[&str]; 2] = [&[], NODES];
+
 #[test]
 fn only_the_listed_ranks_have_terminals() {
-    for (list, wanted) in [("1", "111"), ("0,2-3", "000222333"), ("all", "000111222333")] {
-        let done = Site::new().run_sh(&["-n", "4", "--pty", list], TEST_FILES).finish();
-        assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-        let mut digits: Vec<char> = done.text().chars().collect();
-        digits.sort_unstable();
-        assert_eq!(digits.into_iter().collect::<String>(), wanted, "{list}");
+    for place in PLACES {
+        for (list, wanted) in [("1", "111"), ("0,2-3", "000222333"), ("all", "000111222333")] {
+            let options = [place, &["-n", "4", "--pty", list]].concat();
+            let done = Site::new().run_sh(&options, TEST_FILES).finish();
+            assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+            let mut digits: Vec<char> = done.text().chars().collect();
+            digits.sort_unstable();
+            assert_eq!(digits.into_iter().collect::<String>(), wanted, "{list} {place:?}");
+        }
     }
 }
 
 #[test]
 fn a_pty_for_an_unknown_rank_is_rejected() {
-    let done = Site::new().run(&["-n", "2", "--pty", "0-2"], ["true"]).finish();
-    assert_eq!((done.code, done.text()), (2, ""));
-    assert!(done.stderr.contains("invalid rank 2 for a pty: the job has 2"), "{done:?}");
+    for place in PLACES {
+        let done =
+            Site::new().run_sh(&[place, &["-n", "2", "--pty", "0-2"]].concat(), "echo started").finish();
+        assert_eq!((done.code, done.text()), (2, ""));
+        assert!(done.stderr.contains("invalid rank 2 for a pty: the job has 2"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_pty_on_another_node_for_a_rank_whose_stdin_others_share_is_rejected() {
+    let options = [NODES, &["-n", "2", "--pty", "1", "--stdin", "all"]].concat();
+    let done = Site::new().run_sh(&options, "echo started").finish();
+    assert!(done.code == 2 && done.text().is_empty() && done.stderr.contains("rank 1"), "{done:?}");
 }
 
 #[test]
@@ -52,36 +70,41 @@ fn a_terminal_has_the_default_size_if_the_command_has_no_terminal() {
 
 #[test]
 fn a_terminal_has_the_size_of_the_commands_terminal_and_follows_it() {
-    let site = Site::new();
-    let script = "[ $IOF_RANK = 0 ] && exec sleep 1000; \
-                  stty size; trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done";
-    let (terminal, run) = site.run_at_terminal(["-n", "3", "--pty", "1-2", "--", "sh", "-c", script]);
-    terminal.wait_for("24 80", 2);
-    terminal.wait_for("ready", 2);
-    terminal.resize(50, 132);
-    terminal.wait_for("50 132", 2);
-    run.signal(Signal::SIGTERM);
-    assert_eq!(run.wait(), 143);
+    for place in PLACES {
+        let site = Site::new();
+        let script = "[ $IOF_RANK = 0 ] && exec sleep 1000; \
+                      trap 'stty size; exit 0' WINCH; stty size; echo ready; while :; do sleep 0.05; done";
+        let words = ["-n", "3", "--pty", "1-2", "--", "sh", "-c", script];
+        let (terminal, run) = site.run_at_terminal([place, &words].concat());
+        terminal.wait_for("24 80", 2);
+        terminal.wait_for("ready", 2);
+        terminal.resize(50, 132);
+        terminal.wait_for("50 132", 2);
+        run.signal(Signal::SIGTERM);
+        assert_eq!(run.wait(), 143);
+    }
 }
 
 #[test]
-fn stdin_that_is_not_a_terminal_is_typed_at_rank_0_without_echo() {
-    let site = Site::new();
+fn stdin_that_is_not_a_terminal_is_typed_at_its_rank_without_echo() {
     let lines: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
-    let mut run = site.run(&["--pty", "0"], ["cat"]);
-    let mut stdin = run.stdin();
-    let fed = Pending::start({
-        let lines = lines.clone();
-        move || stdin.write_all(lines.as_bytes()).unwrap()
-    });
-    let stdout = collect(run.stdout());
-    assert!(stdout.get() == lines.into_bytes());
-    fed.get();
-    assert_eq!(run.wait(), 0);
-
-    let mut run = site.run_sh(&["--pty", "0"], "cat; echo; echo done");
-    run.stdin().write_all(b"no newline").unwrap();
-    assert_eq!(run.finish().text(), "no newline\ndone\n");
+    for (place, rank) in [(PLACES[0], "0"), (NODES, "0"), (NODES, "3")] {
+        let script = format!("[ $IOF_RANK != {rank} ] || exec cat");
+        let options = [place, &["-n", "4", "--pty", rank, "--stdin", rank]].concat();
+        let site = Site::new();
+        let mut run = site.run_sh(&options, &script);
+        let (mut stdin, bytes) = (run.stdin(), lines.clone().into_bytes());
+        let fed = Pending::start(move || stdin.write_all(&bytes).unwrap());
+        assert!(collect(run.stdout()).get() == lines.as_bytes(), "{rank} {place:?}");
+        fed.get();
+        assert_eq!(run.wait(), 0);
+    }
+    for place in PLACES {
+        let site = Site::new();
+        let mut run = site.run_sh(&[place, &["--pty", "0"]].concat(), "cat; echo; echo done");
+        run.stdin().write_all(b"no newline").unwrap();
+        assert_eq!(run.finish().text(), "no newline\ndone\n");
+    }
 }
 
 #[test]
@@ -120,27 +143,47 @@ fn the_other_ranks_read_end_of_file_at_once() {
 
 #[test]
 fn each_key_goes_to_rank_0_when_it_is_typed_and_is_echoed_once() {
-    Site::new().check_keys(&["--pty", "0"]);
+    for place in PLACES {
+        Site::new().check_keys(&[place, &["--pty", "0"]].concat());
+    }
 }
 
 #[test]
 fn ctrl_c_goes_to_rank_0_while_it_runs_and_then_to_all_ranks() {
+    for place in PLACES {
+        let site = Site::new();
+        let script = "trap 'echo interrupted $IOF_RANK; exit 0' INT; echo ready; while :; do sleep 0.1; done";
+        let words = ["-n", "3", "--pty", "0-1", "--", "sh", "-c", script];
+        let (terminal, run) = site.run_at_terminal([place, &words].concat());
+        terminal.wait_for("ready", 3);
+        terminal.wait_until_raw();
+        terminal.type_keys(CTRL_C);
+        site.wait_for_state(0, "terminated");
+        for rank in [1, 2] {
+            site.wait_for_state(rank, "running");
+        }
+        terminal.wait_until_cooked();
+        terminal.type_keys(CTRL_C);
+        assert_eq!(run.wait(), 0);
+        for rank in 0..3 {
+            terminal.wait_for(&format!("interrupted {rank}"), 1);
+        }
+    }
+}
+
+#[test]
+fn keys_interrupt_the_job_after_a_rank_of_another_node_closed_its_terminal() {
     let site = Site::new();
-    let script = "trap 'echo interrupted $IOF_RANK; exit 0' INT; echo ready; while :; do sleep 0.1; done";
-    let (terminal, run) = site.run_at_terminal(["-n", "3", "--pty", "0-1", "--", "sh", "-c", script]);
-    terminal.wait_for("ready", 3);
+    let script = "echo ready; exec </dev/null >/dev/null 2>&1; exec sleep 1000";
+    let (terminal, run) = site.run_at_terminal([NODES, &["--pty", "0", "--", "sh", "-c", script]].concat());
+    terminal.wait_for("ready", 1);
     terminal.wait_until_raw();
+    wait_for("the command to have the keyboard back", || {
+        terminal.type_keys("k");
+        terminal.is_cooked().then_some(())
+    });
     terminal.type_keys(CTRL_C);
-    site.wait_for_state(0, "terminated");
-    for rank in [1, 2] {
-        site.wait_for_state(rank, "running");
-    }
-    terminal.wait_until_cooked();
-    terminal.type_keys(CTRL_C);
-    assert_eq!(run.wait(), 0);
-    for rank in 0..3 {
-        terminal.wait_for(&format!("interrupted {rank}"), 1);
-    }
+    assert_eq!(run.wait(), 130);
 }
 
 #[test]

@@ -16,6 +16,8 @@
 
 #include <iof.h>
 
+#include "check.h"
+
 static _Atomic int reached, answered;
 static iof_proc_t all, rank0;
 
@@ -51,25 +53,6 @@ static void spawn(const char *script, int with_stdin)
     assert(iof_Info_load(&infos[1], IOF_STDIN_TGT, &rank0.rank, IOF_PROC_RANK) == IOF_SUCCESS);
     assert(iof_server_spawn(infos, with_stdin ? 2 : 1, &app, 1, NULL) == IOF_SUCCESS);
     iof_Value_destruct(&infos[0].value);
-}
-
-/* Starts this program as a tool of the engine in this process. */
-static pid_t start_tool(const char *scenario)
-{
-    setenv("IOF_SERVER", iof_server_uri(), 1);
-    pid_t child = fork();
-    assert(child >= 0);
-    if (child == 0) {
-        execl("/proc/self/exe", "edges", scenario, (char *)NULL);
-        abort();
-    }
-    return child;
-}
-
-static void ends_well(pid_t child)
-{
-    int status;
-    assert(waitpid(child, &status, 0) == child && status == 0);
 }
 
 /* Pushes stdin, which stays open, to a job, and stops: once by the directive itself, once by its
@@ -372,10 +355,10 @@ int main(int argc, char **argv)
         forked();
     } else if (!strcmp(scenario, "threads")) {
         spawn("head -c 1; exec sleep 1000", 1);
-        ends_well(start_tool("tool-with-threads"));
+        ends_well(start("tool-with-threads", -1));
         assert(iof_server_signal("job", SIGKILL) == IOF_SUCCESS);
     } else if (!strcmp(scenario, "upcall")) {
-        pid_t tool = start_tool("tool-with-query");
+        pid_t tool = start("tool-with-query", -1);
         wait_for(&asked, 1);
         goes_on = 1;
         assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
@@ -383,7 +366,7 @@ int main(int argc, char **argv)
         ends_well(tool);
     } else if (!strcmp(scenario, "unanswered")) {
         setenv("ENDS", "1", 1);
-        pid_t tool = start_tool("tool-with-query");
+        pid_t tool = start("tool-with-query", -1);
         wait_for(&asked, 1);
         assert(iof_server_finalize() == IOF_SUCCESS);
         ends_well(tool);

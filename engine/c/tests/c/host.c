@@ -14,14 +14,7 @@
 
 #include <iof.h>
 
-#define CHECK(call)                                                                                        \
-    do {                                                                                                   \
-        int status_ = (call);                                                                              \
-        if (status_ < 0) {                                                                                 \
-            fprintf(stderr, "%s: %s %s\n", #call, iof_Error_string(status_), iof_last_error());             \
-            abort();                                                                                       \
-        }                                                                                                  \
-    } while (0)
+#include "check.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char received[65536];
@@ -85,30 +78,6 @@ static void logs(const iof_proc_t *client, const iof_info_t data[], size_t ndata
     snprintf(logged_text, sizeof logged_text, "%s=%s", data[0].key, data[0].value.data.string);
     pthread_mutex_unlock(&lock);
     cbfunc(IOF_SUCCESS, cbdata);
-}
-
-/* Runs `scenario` in a process of its own, connected to the engine of this process. */
-static pid_t start(const char *scenario, int to)
-{
-    if (iof_server_uri()) {
-        setenv("IOF_SERVER", iof_server_uri(), 1);
-    }
-    pid_t child = fork();
-    assert(child >= 0);
-    if (child == 0) {
-        if (to >= 0) {
-            dup2(to, 1);
-        }
-        execl("/proc/self/exe", "host", scenario, (char *)NULL);
-        abort();
-    }
-    return child;
-}
-
-static void ends_well(pid_t child)
-{
-    int status;
-    assert(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 /* A tool that uses what its launcher has announced. */

@@ -14,14 +14,7 @@
 
 #include <iof.h>
 
-#define CHECK(call)                                                                                        \
-    do {                                                                                                   \
-        int status_ = (call);                                                                              \
-        if (status_ < 0) {                                                                                 \
-            fprintf(stderr, "%s: %s %s\n", #call, iof_Error_string(status_), iof_last_error());             \
-            abort();                                                                                       \
-        }                                                                                                  \
-    } while (0)
+#include "check.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t bytes, ends, lost, pulls, stops, tools, logs, deliveries;
