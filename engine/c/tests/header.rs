@@ -84,7 +84,7 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let generated = String::from_utf8(generated).unwrap();
     assert!(
         generated == fs::read_to_string(&header).unwrap_or_default(),
-        "include/iof.h is stale: run IOF_BLESS=1 cargo test -p iof-c --test header"
+        "include/iof.h is stale: run IOF_BLESS=1 cargo test -p iof-c --test suite header"
     );
 }
 

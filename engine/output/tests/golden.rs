@@ -1,7 +1,7 @@
 //! The exact output of each `--output` list for the same input, with one file in `tests/golden` for
 //! each.
 //!
-//! `IOF_BLESS=1 cargo test -p iof-output --test golden` rewrites the files; review the changes.
+//! `IOF_BLESS=1 cargo test -p iof-output --test suite golden` rewrites the files; review the changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;

@@ -10,7 +10,7 @@ use iof_proto::query::key;
 use iof_proto::{Channels, Failure, FromTool, Query, Status, ToTool, socket};
 use iof_tool::{AttachError, Tool};
 
-use crate::{fixture_with, read, start_engine, whole_job};
+use super::{fixture_with, read, start_engine, whole_job};
 use iof_testing::engine::raw::RawTool;
 use iof_testing::engine::{shell, spec, wait};
 use iof_testing::wait_for;

@@ -9,7 +9,7 @@ use iof_proto::limits::MAX_REGISTRATIONS_PER_TOOL;
 use iof_proto::{Channels, FromTool, Info, Status, ToTool};
 use iof_tool::{Delivery, Pull};
 
-use crate::{CREDENTIAL, Request, denied, fixture, granted, procs, pull, read, whole_job};
+use super::{CREDENTIAL, Request, denied, fixture, granted, procs, pull, read, whole_job};
 use iof_testing::TIMEOUT;
 use iof_testing::engine::raw::RawTool;
 use iof_testing::engine::{shell, spec, wait};

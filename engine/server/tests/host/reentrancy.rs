@@ -7,7 +7,7 @@ use iof_engine::{Engine, Grant, Host, HostReply};
 use iof_proto::{Channel, Channels, Info, Proc};
 use iof_tool::{Pull, Tool};
 
-use crate::{granted, procs, pull, read, start_engine, whole_job};
+use super::{granted, procs, pull, read, start_engine, whole_job};
 use iof_testing::TIMEOUT;
 use iof_testing::engine::shell;
 
