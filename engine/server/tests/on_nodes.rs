@@ -1,22 +1,21 @@
 //! Jobs on other nodes: the engine follows their ranks through the embedder's edges.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::stdins::{procs, push_to, pushing};
-use common::{TIMEOUT, changed, nspace, shell, spec, wait};
 use iof_engine::{
     Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LaunchError, Node,
     NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal,
 };
 use iof_proto::query::key;
 use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, Rank, Status, Value};
+use iof_testing::TIMEOUT;
+use iof_testing::engine::stdins::{procs, push_to, pushing};
+use iof_testing::engine::{changed, nspace, shell, spec, wait};
 use iof_tool::Tool;
 
 const A: NodeId = NodeId(0);

@@ -17,6 +17,7 @@ mod layers;
 mod log;
 #[cfg(feature = "mail")]
 mod log_servers;
+mod on_nodes;
 mod ptys;
 mod pusher;
 mod queries;
