@@ -82,7 +82,10 @@ fn assert_lost(policy: &str) {
     let code = run.wait();
     let done = Done { code, stdout: stdout.get(), stderr: String::from_utf8(stderr.get()).unwrap() };
     let missing = |line: &&str| line.split(' ').next().unwrap().parse::<u64>().unwrap();
-    let missing: u64 = lines(&done.stderr, "iof: job rank: rank 0 stdout: ").iter().map(missing).sum();
+    // A slow machine loses bytes at several times, and then the last line repeats them in total.
+    let mut told = lines(&done.stderr, "iof: job rank: rank 0 stdout: ");
+    told.retain(|line| !line.contains(" in total"));
+    let missing: u64 = told.iter().map(missing).sum();
     let written = u64::try_from(done.stdout.len()).unwrap();
     assert!(missing > 0 && written > 0 && missing + written == TOTAL, "{}", done.stderr);
     assert_eq!(channel(&done, "stdout"), (TOTAL, missing));
