@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 /// The directories whose files define limits.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "shm-ring/src",
     "capture/src",
+    "engine/core/src",
     "engine/server/src",
     "engine/proto/src",
     "engine/log/src",

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_capture::{Child, Stopped, TooFewFiles, TooFewMaps};
+use iof_core::{CHANNELS, EarlyEndPolicy, Launching, MAX_RANKS, NewJob};
 use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
 use iof_shm_ring::{CacheBudget, CreateError, Interaction};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -15,10 +16,6 @@ use nix::sys::socket::{SockType, SockaddrStorage, getpeername, getsockopt, socko
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
-use crate::core::calls::NewJob;
-use crate::core::ids::MAX_RANKS;
-use crate::core::job::{CHANNELS, Launching};
-use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
 use crate::job::Job;

@@ -1,44 +1,20 @@
 //! The configuration of an engine.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use iof_capture::BackendKind;
-use iof_log::{MailServer, Order, Syslog};
+use iof_core::{Buffering, LogConfig, StreamOptions};
+#[cfg(doc)]
+use iof_core::{DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Directives, Failure, Info, Rendezvous};
 use iof_shm_ring::Policy;
-use nix::libc;
-
-/// Default size of the cache of each stream (one output channel of one rank), in bytes.
-pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
 
 /// Default of [`Config::cache_total`], in bytes: 1,024 caches of the default size.
 pub const DEFAULT_CACHE_TOTAL: u64 = 1 << 30;
 
-/// Smallest size of a cache, in bytes. A smaller request is raised to it.
-///
-/// The reason is that a read takes at most a quarter of a cache. A read of a pipe in packet mode
-/// (O_DIRECT, see pipe(2)) must have room for `PIPE_BUF` bytes, or the kernel discards the rest of
-/// the packet.
-pub const MIN_CACHE_SIZE: u32 = 4 * libc::PIPE_BUF as u32;
-
 /// Default of [`Config::max_cache_size`], in bytes.
 pub const MAX_CACHE_SIZE: u32 = 16 << 20;
-
-/// The grouping of bytes before a reader receives them. By default a reader receives bytes as they
-/// arrive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Buffering {
-    /// The number of bytes of a full group, which the reader receives immediately
-    /// (`PMIX_IOF_BUFFERING_SIZE`). A cache has at least twice this size. With 0, only
-    /// `time` limits a group; if `time` is `None` as well, bytes are not grouped.
-    pub size: u32,
-    /// The time after which the reader receives a group that is not full
-    /// (`PMIX_IOF_BUFFERING_TIME`). With `None`, the reader receives such a group only at the end
-    /// of the stream or of the registration.
-    pub time: Option<Duration>,
-}
 
 /// The configuration of an engine. [`Config::apply_directives`] changes it by PMIx directives.
 #[derive(Clone, Debug)]
@@ -134,15 +110,10 @@ impl Config {
         self.buffering = self.buffering.under(&directives);
         Ok(ignored)
     }
-}
 
-impl Buffering {
-    /// Returns the grouping after `directives` have overridden parts of it.
-    pub(crate) fn under(self, directives: &Directives) -> Buffering {
-        Buffering {
-            size: directives.buffering_size.unwrap_or(self.size),
-            time: directives.buffering_time.or(self.time),
-        }
+    /// Returns the options of streams, as far as no directive changes them.
+    pub(crate) fn options(&self) -> StreamOptions {
+        StreamOptions::new(self.cache_size, self.policy, self.buffering)
     }
 }
 
@@ -151,30 +122,6 @@ impl Default for Config {
     fn default() -> Self {
         Config::new(Rendezvous::Session(None))
     }
-}
-
-/// The channels to which an engine logs messages (`PMIx_Log`), and their settings.
-#[derive(Clone, Debug, Default)]
-pub struct LogConfig {
-    /// The channels for messages that do not name a channel, in order of preference
-    /// (`plog_base_order`).
-    pub order: Order,
-    /// Whether a message goes only to the first channel that accepts it, unless the message
-    /// specifies otherwise (`plog_base_log_once`).
-    pub once: bool,
-    /// The syslog of this node.
-    pub syslog: Syslog,
-    /// The mail server for requests that do not name one. With `None`, the gateway sends email if
-    /// there is one, otherwise the node's own mail server.
-    pub mail: Option<MailServer>,
-    /// The path of the job record, a file for logged messages. It is created with mode 0600 for the
-    /// first message, and remains when the engine ends. With `None`, the path is that of the
-    /// engine's socket with `.record` appended; a file that exists there is renamed to
-    /// `.record.old`. An engine without a socket and without this path keeps no record.
-    pub job_record: Option<PathBuf>,
-    /// Whether this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
-    /// global one. Other engines connect to it as tools do, see [`ViaGateway`](crate::ViaGateway).
-    pub gateway: bool,
 }
 
 #[cfg(test)]

@@ -6,17 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use iof_capture::RoomBell;
+use iof_core::{DisconnectReason, Peer, PeerId, Shared, SharedMemory};
 use iof_proto::{FromTool, socket};
 use iof_shm_ring::Stepper;
 use iof_tool::LocalRings;
 use nix::errno::Errno;
 
-use crate::core::disconnect::DisconnectReason;
-use crate::core::ids::PeerId;
-use crate::core::peer::Peer;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
-use crate::shared::{Shared, SharedMemory};
 
 /// The result of [`Connection::flush`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use iof_core::{DisconnectReason, Ended, Grant, PeerId};
 use iof_proto::{Failure, Status, ToTool, encode, socket};
 use iof_shm_ring::{CreateError, ReaderPage};
 use mio::unix::SourceFd;
@@ -12,11 +13,7 @@ use mio::{Interest, Token};
 
 use crate::connection::Connection;
 use crate::control::Control;
-use crate::core::disconnect::DisconnectReason;
-use crate::core::ids::PeerId;
-use crate::core::pending::Ended;
 use crate::files::check_spare_files;
-use crate::grant::Grant;
 use crate::log_lines::LogLines;
 use crate::tables::LockedTables;
 

@@ -10,19 +10,14 @@ use std::{io, mem, thread};
 
 use crossbeam::channel::Receiver;
 use iof_capture::{Capture, Event};
+use iof_core::{ChannelEntry, DisconnectReason, DueUpcall, Input, Linger, LogRoute, PeerId, TakenCallback};
 use iof_proto::rendezvous::Listener;
 use iof_shm_ring::CacheBudget;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::{Connection, Flushed};
-use crate::core::channel_entry::{ChannelEntry, LogRoute};
-use crate::core::disconnect::DisconnectReason;
-use crate::core::ids::PeerId;
-use crate::core::input::Input;
-use crate::core::linger::Linger;
-use crate::core::upcall::TakenCallback;
-use crate::host::{DueUpcall, Host, make_upcall};
+use crate::host::{Host, make_upcall};
 use crate::in_flight::{Budget, Departed};
 use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
@@ -331,8 +326,8 @@ mod tests {
 
     use crate::config::Config;
     use crate::engine::Engine;
-    use crate::grant::Grant;
     use crate::host::Standalone;
+    use iof_core::Grant;
 
     /// Runs `tool` on another thread while this thread calls `turn` with the control's state.
     fn beside<R: Send>(

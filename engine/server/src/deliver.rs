@@ -3,17 +3,13 @@
 
 use std::collections::BTreeSet;
 
+#[cfg(doc)]
+use iof_core::MAX_DELIVERED;
+use iof_core::{DeliverError, DeliveredBytes, DeliveredEnd, Input, MAX_RANKS, TakenCallback};
 use iof_proto::attribute::{self, Place};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure, Info, Nspace, Proc};
 
-use crate::core::calls::{DeliveredBytes, DeliveredEnd};
-use crate::core::deliver_error::DeliverError;
-#[cfg(doc)]
-use crate::core::delivery::MAX_DELIVERED;
-use crate::core::ids::MAX_RANKS;
-use crate::core::input::Input;
-use crate::core::upcall::TakenCallback;
 use crate::engine::Engine;
 
 /// The attributes of a delivery.

@@ -1,6 +1,7 @@
 //! The ends of a job's ranks, one after the other.
 
-use crate::core::job::Ending;
+use iof_core::Ending;
+
 use crate::job::Job;
 
 /// The ends of a job's ranks, local or on other nodes of the job, in the order in which the engine detected them, and the decision

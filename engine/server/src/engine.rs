@@ -9,6 +9,7 @@ use std::{fmt, io, mem};
 use iof_capture::{
     BackendKind, Capture, Event, Guardian, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
+use iof_core::{Core, Grant, Limits, Logs, Settings, SharedMemory, places};
 use iof_proto::rendezvous::{AnnounceError, JobLink, Level, Listener};
 use iof_proto::{Nspace, Rendezvous};
 use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderPage};
@@ -17,15 +18,8 @@ use nix::unistd::geteuid;
 
 use crate::config::Config;
 use crate::control::{Control, FIRST_PEER};
-use crate::core::Core;
-use crate::core::limits::Limits;
-use crate::core::logs::Logs;
-use crate::core::pending::places;
-use crate::core::settings::Settings;
-use crate::core::stream_options::StreamOptions;
 use crate::error::StartError;
 use crate::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_name};
-use crate::grant::Grant;
 use crate::handles::Handles;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
@@ -34,7 +28,6 @@ use crate::pmi::PmiLinks;
 use crate::pmix::PmixHost;
 use crate::pmix_tools::PmixTools;
 use crate::reports::{Report, Reports};
-use crate::shared::SharedMemory;
 use crate::stalls::Stalls;
 use crate::tables::Tables;
 use crate::topology::Topology;
@@ -188,7 +181,7 @@ impl Engine {
             host_keys: host.directives().into_iter().collect(),
             host_queries: host.queries().into_iter().collect(),
             host_stdin: host.forwards_stdin(),
-            options: StreamOptions::of(&config),
+            options: config.options(),
             max_cache_size: config.max_cache_size,
             places,
             slots: MAX_SLOTS,

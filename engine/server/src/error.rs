@@ -4,11 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use iof_capture::{SpawnError, Stopped, TooFewFiles, TooFewMaps};
+use iof_core::MAX_RANKS;
 use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
 
-use crate::core::ids::MAX_RANKS;
 use crate::files::FILES_PER_RANK;
 
 /// The reason why an engine did not start.

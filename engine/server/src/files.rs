@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
+use iof_core::MemorySource;
 use iof_log::Syslog;
 use iof_proto::{Failure, Status};
 use iof_shm_ring::{
@@ -12,8 +13,6 @@ use iof_shm_ring::{
 };
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
-
-use crate::shared::MemorySource;
 
 /// File descriptors of a rank in the engine: three pipes, three rings, a pidfd and a socket for
 /// MPI. A pty is one more. A stream without bytes has no ring yet, but its file is reserved.

@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use iof_core::ChannelEntry;
 use iof_log::{ChannelKind, Stalls};
 use iof_proto::attribute::{self, Place};
 use iof_proto::log::key;
 use iof_proto::rendezvous::ConnectError;
 use iof_proto::{Failure, Info, InfoValue, Log, LogEntry, Status};
 use iof_tool::{AttachError, RequestError, Tool};
-
-use crate::core::channel_entry::ChannelEntry;
 
 /// The time limit for one message at the gateway. It is longer than the time that the gateway may
 /// wait for its mail servers.

@@ -6,18 +6,14 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, WindowSize};
+use iof_core::{
+    DueUpcall, Edges, HandleOp, Input, JobId, JobStatus, NodeKey, NodeRequest, Receivers, Released,
+    SharedMemory,
+};
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{AnnounceError, JobLink, Listener};
 
-use crate::core::effects::HandleOp;
-use crate::core::ids::JobId;
-use crate::core::input::Input;
-use crate::core::job::Receivers;
-use crate::core::job_status::JobStatus;
-use crate::core::nodes::{Edges, NodeKey, NodeRequest};
-use crate::host::DueUpcall;
 use crate::log_lines::LogLines;
-use crate::shared::{Released, SharedMemory};
 
 /// All handles, by the ids that the core has given the jobs and ranks.
 pub(crate) struct Handles {

@@ -5,17 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_capture::Signal;
+use iof_core::{Call, DueUpcall, Grant, Input, PeerId, QueryId, Sources, StdinPush, Upcall};
 use iof_proto::limits::MAX_FAILURE_REASON;
 use iof_proto::{Channel, Channels, Failure, Found, Info, Log, Proc, Query, Status, socket};
 use nix::unistd::{Uid, geteuid};
 
-use crate::core::demand::Sources;
-use crate::core::ids::{Call, PeerId, QueryId};
-use crate::core::input::Input;
-use crate::core::upcall::{StdinPush, TakenCallback, Upcall};
-use crate::grant::Grant;
 use crate::reports::{Report, Reports};
-use crate::shared::SharedMemory;
 #[cfg(doc)]
 use iof_proto::log::key as log;
 #[cfg(doc)]
@@ -357,29 +352,6 @@ impl Drop for ApprovalReply {
     fn drop(&mut self) {
         let reason = "the host dropped the request without an answer";
         self.send(Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason)));
-    }
-}
-
-/// An upcall that is to be made.
-pub(crate) struct DueUpcall {
-    pub upcall: Upcall,
-    /// The bytes of a piece of stdin.
-    pub bytes: Vec<u8>,
-}
-
-impl DueUpcall {
-    /// Copies the bytes that the upcall names.
-    pub(crate) fn new(upcall: Upcall, memory: &SharedMemory) -> DueUpcall {
-        let bytes = match &upcall {
-            Upcall::Stdin { push, piece, .. } => memory.copy(*push, *piece),
-            _ => Vec::new(),
-        };
-        DueUpcall { upcall, bytes }
-    }
-
-    /// Returns the callback of a delivery, if this is one.
-    pub(crate) fn into_callback(self) -> Option<TakenCallback> {
-        self.upcall.into_callback()
     }
 }
 

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::net::UnixStream;
 
+use iof_core::DisconnectReason;
 use iof_proto::{Decoder, FromTool, socket};
-
-use crate::core::disconnect::DisconnectReason;
 
 /// Size of one read, in bytes.
 const CHUNK: usize = 16 * 1024;

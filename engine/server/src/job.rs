@@ -6,13 +6,10 @@ use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
 use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, WindowSize};
+use iof_core::{CHANNELS, Exit, JobId, JobState, JobStatus, RankState};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_shm_ring::{ReaderId, ReaderPage};
 
-use crate::core::ids::JobId;
-use crate::core::job::{CHANNELS, JobState, RankState};
-use crate::core::job_status::JobStatus;
-use crate::exit::Exit;
 use crate::tables::Tables;
 
 /// Interval at which [`Job::flush`] polls the positions of readers.

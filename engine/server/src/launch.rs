@@ -9,14 +9,12 @@ use std::thread;
 use std::time::Instant;
 
 use iof_capture::{FirstWrites, Signal, Signaller, Spawned, Spawner, Stdin, check};
+use iof_core::{EarlyEndPolicy, MAX_RANKS, NewJob};
 use iof_proto::{JobSpec, Mpi, Rank, StdinUnavailable};
 use iof_shm_ring::CacheBudget;
 use nix::sys::signal::SigSet;
 
 use crate::binding;
-use crate::core::calls::NewJob;
-use crate::core::ids::MAX_RANKS;
-use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::LaunchError;
 use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
@@ -36,19 +34,17 @@ struct MpiJob {
     pmix: Option<PmixJob>,
 }
 
-impl<'a> NewJob<'a> {
-    /// Returns the job whose ranks are all started here, now.
-    pub(crate) fn of(spec: &'a JobSpec) -> NewJob<'a> {
-        let JobSpec { kill_on_bad_exit, kill_wait, timeout, .. } = *spec;
-        NewJob {
-            nspace: &spec.nspace,
-            grace: spec.grace,
-            early_end_policy: EarlyEndPolicy::new(kill_on_bad_exit, kill_wait, timeout, Instant::now()),
-            directives: &spec.directives,
-            elsewhere: spec.elsewhere,
-            launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect(),
-            nodes: &[],
-        }
+/// Returns the job whose ranks are all started here, now.
+pub(crate) fn new_job(spec: &JobSpec) -> NewJob<'_> {
+    let JobSpec { kill_on_bad_exit, kill_wait, timeout, .. } = *spec;
+    NewJob {
+        nspace: &spec.nspace,
+        grace: spec.grace,
+        early_end_policy: EarlyEndPolicy::new(kill_on_bad_exit, kill_wait, timeout, Instant::now()),
+        directives: &spec.directives,
+        elsewhere: spec.elsewhere,
+        launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect(),
+        nodes: &[],
     }
 }
 
@@ -72,7 +68,7 @@ impl Engine {
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         let needs = MpiNeeds::of(spec);
         check_spec(spec, &needs, self.server(), &self.caches)?;
-        let job = self.begin(NewJob::of(spec)).ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
+        let job = self.begin(new_job(spec)).ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.start_ranks(spec, &needs, &job);
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);

@@ -4,14 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use iof_core::{Call, ChannelEntry, Input, LogConfig, LogRoute, LogRoutes, LogStep};
 use iof_log::{JobRecord, Stalls, Worker, syslog_line};
 use iof_proto::{Failure, Status};
 
-use crate::config::LogConfig;
-use crate::core::channel_entry::{ChannelEntry, LogRoute};
-use crate::core::ids::{Call, LogStep};
-use crate::core::input::Input;
-use crate::core::log_routes::LogRoutes;
 use crate::gateway::{relay, relayed};
 use crate::reports::Reports;
 #[cfg(feature = "mail")]
@@ -71,6 +67,7 @@ impl LogChannels {
             config: config.clone(),
             has_record: channels.record.is_some(),
             has_gateway: channels.gateway.is_some(),
+            has_mail: cfg!(feature = "mail"),
             host,
         };
         (channels, routes)

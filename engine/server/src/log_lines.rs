@@ -1,7 +1,6 @@
 //! Lines of the log that wait until the tables are unlocked.
 
-use crate::core::ids::StreamName;
-use crate::core::notice::Notice;
+use iof_core::{Notice, StreamName};
 
 /// Lines of the log, which are written when they are dropped. Whoever has the tables locked drops
 /// them after unlocking.

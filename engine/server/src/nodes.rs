@@ -4,15 +4,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use iof_core::{Edges, Input, MAX_RANKS, NewJob, Node, NodeId, NodeReport};
 use iof_proto::JobSpec;
 
-use crate::core::calls::NewJob;
-use crate::core::ids::MAX_RANKS;
-use crate::core::input::Input;
-use crate::core::nodes::{Edges, Node, NodeId, NodeReport};
 use crate::engine::Engine;
 use crate::error::LaunchError;
 use crate::job::Job;
+use crate::launch::new_job;
 
 impl Engine {
     /// Begins a job whose ranks run on other nodes. The embedder starts all ranks of the job there,
@@ -34,7 +32,7 @@ impl Engine {
         if ranks == 0 || ranks > u64::from(MAX_RANKS) || nodes.is_empty() {
             return Err(LaunchError::Ranks { asked: ranks });
         }
-        let job = self.begin(NewJob { nodes, ..NewJob::of(spec) });
+        let job = self.begin(NewJob { nodes, ..new_job(spec) });
         let job = job.ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         self.tables.lock().handles().add_edges(job.id(), edges);
         Ok(job)

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use iof_capture::{ProcessGroup, ProcessSpec, SpawnError, Stdin, is_hung_up};
+use iof_core::Launching;
 use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{App, JobSpec, Rank};
 use iof_shm_ring::Interaction;
@@ -12,7 +13,6 @@ use nix::libc;
 use nix::sys::stat::fstat;
 use nix::unistd::{isatty, tcgetpgrp};
 
-use crate::core::job::Launching;
 use crate::error::LaunchError;
 
 /// A rank that is to be started.

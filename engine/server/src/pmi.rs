@@ -11,14 +11,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::PassedFile;
+use iof_core::{Input, JobId, MpiEvent};
 use iof_pmi::{Event, ProtocolError, Server};
 use iof_proto::{JobSpec, Mpi, Rank};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
-use crate::core::ids::JobId;
-use crate::core::input::Input;
-use crate::core::mpi::MpiEvent;
 use crate::job::Job;
 use crate::log_lines::LogLines;
 use crate::reports::Report;

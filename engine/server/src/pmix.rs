@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, thread};
 
 use iof_capture::{ProcessSpec, Processors, find_program};
+use iof_core::{Input, JobId, MpiEvent};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::{App, JobSpec, Mpi, Rank};
 
-use crate::core::ids::JobId;
-use crate::core::input::Input;
-use crate::core::mpi::MpiEvent;
 use crate::error::{LaunchError, PmixError};
 use crate::files::node_name;
 use crate::plan::first_processes;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iof_capture::{ProcessSpec, find_program};
+use iof_core::JobId;
 use iof_pmix_server::{StartError, ToolListener, ToolService};
 use iof_proto::JobSpec;
 
-use crate::core::ids::JobId;
 use crate::pmix::PmixHost;
 
 /// The jobs to which tools of PMIx can attach.

@@ -5,15 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use iof_capture::{Child, Command, FirstWrites, NewProcess, NewSource, PipeId, PtyMaster, Stopped};
+use iof_core::{CHANNELS, JobId, JobStatus, NewJob, NewRank, RegisteredRank, SignalReach};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
 
-use crate::core::calls::{NewJob, NewRank, RegisteredRank};
-use crate::core::ids::JobId;
-use crate::core::job::{CHANNELS, SignalReach};
-use crate::core::job_status::JobStatus;
-use crate::core::stream_options::StreamOptions;
 use crate::engine::Engine;
 use crate::files::is_memory_limited;
 use crate::handles::RankHandles;
@@ -40,7 +36,7 @@ pub(crate) struct RunningRank {
 
 impl Engine {
     /// Adds a job whose local ranks are being launched. Returns `None` if its name is taken, see
-    /// [`Core::begin_job`](crate::core::Core::begin_job).
+    /// [`Core::begin_job`](iof_core::Core::begin_job).
     pub(crate) fn begin(&self, new: NewJob<'_>) -> Option<Job> {
         let mut tables = self.tables.lock();
         let id = tables.begin_job(new)?;
@@ -70,7 +66,7 @@ impl Engine {
         ranks: u64,
         interaction: Interaction,
     ) -> Result<[Stream; CHANNELS.len()], CreateError> {
-        let options = StreamOptions::of(&self.config).under(directives);
+        let options = self.config.options().under(directives);
         let growth = Growth { first: options.first_size(ranks), budget: Arc::clone(&self.caches) };
         let config = options.config();
         let source = Proc::new(nspace.clone(), rank);

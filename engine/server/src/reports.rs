@@ -6,14 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{EndedStreams, Event, PendingWake, RequestId, StreamAnswer};
+use iof_core::{Grant, Input, JobId, PeerId};
 use iof_pmi::Server;
 use iof_proto::{Failure, Rank};
 use iof_tool::LocalRings;
 use mio::{Registry, Token, Waker};
-
-use crate::core::ids::{JobId, PeerId};
-use crate::core::input::Input;
-use crate::grant::Grant;
 
 /// The token of [`Reports`]: another thread of this process has woken the control thread.
 pub(crate) const WAKE: Token = Token(0);

@@ -8,14 +8,10 @@ use std::time::Instant;
 
 use iof_capture::{Capture, Command, Stopped};
 
-use crate::core::Core;
-use crate::core::disconnect::DisconnectReason;
-use crate::core::input::Input;
 use crate::handles::{Handles, Removed};
-use crate::host::DueUpcall;
 use crate::log_lines::LogLines;
 use crate::reports::Reports;
-use crate::shared::SharedMemory;
+use iof_core::{Core, DisconnectReason, DueUpcall, Input, SharedMemory};
 
 /// The tables with their lock and the condition that announces changes.
 pub(crate) struct Tables {

@@ -1,5 +1,4 @@
-//! The core is pure, and the modules of the engine, and those of its core, import each other without
-//! a circle.
+//! The modules of the engine import each other without a circle.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +30,8 @@ fn circles(root: &Path, path: &str) -> BTreeSet<String> {
     for file in sources(root) {
         let inside = file.strip_prefix(root).unwrap().with_extension("");
         let module = inside.iter().next().unwrap().to_str().unwrap().to_owned();
-        // The root declares all modules. In the core, each is a method or table of its type.
-        if module != "mod" && module != "lib" {
+        // The root declares all modules.
+        if module != "lib" {
             modules.entry(module).or_default().extend(imports(&fs::read_to_string(file).unwrap(), path));
         }
     }
@@ -46,55 +45,6 @@ fn circles(root: &Path, path: &str) -> BTreeSet<String> {
             return known;
         }
     }
-}
-
-/// What the core must not contain: threads, sockets, files, locks, clocks, rings, lines of the log,
-/// and tables whose order differs between runs.
-const IMPURE: &[&str] = &[
-    "std::fs",
-    "std::io::",
-    "std::net",
-    "std::os::fd",
-    "std::os::unix::net",
-    "std::process::Command",
-    "std::thread",
-    "std::sync::mpsc",
-    "Mutex",
-    "RwLock",
-    "Condvar",
-    "Atomic",
-    "crossbeam",
-    "use libc",
-    "use mio",
-    "use nix",
-    "Instant::now",
-    ".elapsed()",
-    "SystemTime",
-    "HashMap",
-    "HashSet",
-    "Arc<Ring>",
-    "tracing",
-    "println!",
-    "dbg!",
-];
-
-#[test]
-fn the_core_has_no_thread_socket_lock_clock_ring_log_or_random_order() {
-    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
-    for path in sources(&core) {
-        let source = fs::read_to_string(&path).unwrap();
-        let code = source.lines().take_while(|line| *line != "#[cfg(test)]");
-        for line in code.filter(|line| !line.trim_start().starts_with("//")) {
-            let found = IMPURE.iter().find(|word| line.contains(**word));
-            assert!(found.is_none(), "{}: {line}", path.display());
-        }
-    }
-}
-
-#[test]
-fn imports_between_the_modules_of_the_core_form_no_circle() {
-    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
-    assert_eq!(circles(&core, "crate::core::"), BTreeSet::new());
 }
 
 #[test]

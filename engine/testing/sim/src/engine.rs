@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use iof_capture::test_utils::SimulatedCapture;
 use iof_capture::{Event, Signal};
-use iof_engine::simulation::{Digest, SentCommand, Setting as EngineSetting, SimulatedEngine};
-use iof_engine::{Config, Policy};
-use iof_shm_ring::{CacheBudget, HeapMemory, MAX_SLOTS};
+use iof_core::{Buffering, StreamOptions};
+use iof_shm_ring::{CacheBudget, HeapMemory, MAX_SLOTS, Policy};
 use iof_tool::test_utils::StreamInfo;
 
 use crate::counts::Counts;
+use crate::driver::{Digest, SentCommand, Setting as EngineSetting, SimulatedEngine};
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting, Subject};
@@ -94,10 +94,8 @@ impl EngineWorld {
             1 => Policy::DropNewest,
             _ => Policy::DropOldest,
         };
-        let mut config = Config::default();
-        (config.cache_size, config.policy) = (Some(setting.capacity as u32), policy);
         let engine = EngineSetting {
-            config,
+            options: StreamOptions::new(Some(setting.capacity as u32), policy, Buffering::default()),
             places: 8,
             limits: setting.limits,
             slots: if setting.few_slots { 2 } else { MAX_SLOTS },
@@ -231,7 +229,7 @@ impl EngineWorld {
         }
         self.host.take_calls(&mut self.engine);
         self.host.take_stdin().into_iter().for_each(|event| self.truth.stdins.note_host(event));
-        reports.into_iter().for_each(|(push, report)| self.check_push_report(push, report));
+        reports.into_iter().for_each(|(push, report)| self.check_push_over(push, report));
         for (request, procs) in self.host.take_to_signal() {
             self.check_signal_elsewhere(request, &procs);
         }

@@ -4,7 +4,7 @@
 //!
 //! What runs is the code that ships: the streams and readers of `iof-shm-ring` (with rings on the
 //! heap), the capture thread's state machines, the reading side of `iof-tool`, and in three of four
-//! runs the core of `iof-engine`. Simulated are the launcher, the ranks, the host, sockets, the
+//! runs the engine's core, `iof-core`. Simulated are the launcher, the ranks, the host, sockets, the
 //! times and results of kernel calls, and the memory.
 //!
 //! | module | concept |
@@ -14,6 +14,7 @@
 //! | `kernel` | when and how requests are answered |
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
 //! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `limits`, `truth`, `registration`, `configurations`, `finishes`, `stdins` with `push_answers`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
+//! | `driver` | a driver of the core without threads, sockets and a clock, with checks of the core's tables (`checks`, `limit_checks`, `peer_checks`) |
 //! | `settle` in both | the end of a run |
 //! | `agents` | runs of a front end with agents on other nodes, with modules `pipe`, `source`, `agent` and `front` |
 //! | `run`, `counts` | runs, failures, shrinking; what runs have covered |
@@ -23,6 +24,7 @@
 mod agents;
 mod bytes;
 mod counts;
+mod driver;
 mod engine;
 mod kernel;
 mod rng;

@@ -3,8 +3,7 @@
 //! A decision does not depend on the state of the run. Its operands are reduced to what exists when
 //! it is carried out. So any part of a script is a script, which makes shrinking possible.
 
-use iof_engine::simulation::Limits;
-
+use crate::driver::Limits;
 use crate::rng::Rng;
 
 /// What is decided.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use iof_capture::test_utils::SimulatedCapture;
 use iof_capture::{Command, End, Event, Gating, SourceId};
-use iof_engine::simulation::Digest;
 use iof_shm_ring::{CacheBudget, Growth, HeapMemory, Policy, Ring, Ringer, Stream, StreamConfig};
 
+use crate::driver::Digest;
 use crate::kernel::{Kernel, Mood, add, send, with_kernel};
 use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting};

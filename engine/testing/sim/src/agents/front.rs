@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use iof_engine::{Exit, NodeLost, NodeReport};
+use iof_core::{Exit, NodeLost, NodeReport};
 use iof_nodes::{
     Decoder, Frame, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
     ToFrontEnd, window,

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use iof_capture::Signal;
-use iof_engine::simulation::{Limits, NewJob, Setting, SimulatedEngine};
-use iof_engine::{Config, EndCause, Exit, KillOnBadExit, Node, NodeId, NodeReport};
-use iof_proto::{Directives, Nspace, Rank};
-use iof_shm_ring::{MAX_SLOTS, bell};
+use iof_core::{Buffering, EndCause, Exit, Node, NodeId, NodeReport, StreamOptions};
+use iof_proto::{Directives, KillOnBadExit, Nspace, Rank};
+use iof_shm_ring::{MAX_SLOTS, Policy, bell};
 
 use super::NodeSet;
+use crate::driver::{Limits, NewJob, Setting, SimulatedEngine};
 use crate::rng::Rng;
 
 /// The time of a turn.
@@ -43,7 +43,7 @@ pub struct FrontJob {
 impl FrontJob {
     pub fn new(set: &NodeSet, rng: &mut Rng) -> FrontJob {
         let setting = Setting {
-            config: Config::default(),
+            options: StreamOptions::new(None, Policy::Block, Buffering::default()),
             places: 1,
             slots: MAX_SLOTS,
             limits: Limits::default(),

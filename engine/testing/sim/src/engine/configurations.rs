@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use iof_capture::{Gating, SourceId};
-use iof_engine::simulation::{ConnectionId, PullOptions, ReaderOwner, SentStep};
 use iof_proto::{Directives, Nspace};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
+use crate::driver::{ConnectionId, PullOptions, ReaderOwner, SentStep};
 
 /// A registration of a tool, with its handler.
 pub type Reader = (ConnectionId, u32);

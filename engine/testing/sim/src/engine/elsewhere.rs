@@ -1,13 +1,13 @@
 //! Remote ranks: their output with its gaps and ends, and the ends of remote parts of jobs.
 
-use iof_engine::DeliverError;
-use iof_engine::simulation::{Output, OutputEnd};
+use iof_core::DeliverError;
 use iof_proto::{Proc, Rank};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
 use super::jobs::{CHANNELS, MAX_RANKS};
 use crate::bytes;
+use crate::driver::{Output, OutputEnd};
 use crate::rng::Rng;
 
 impl EngineWorld {

@@ -2,13 +2,13 @@
 //! end.
 
 use iof_capture::{ProcessId, Signal};
-use iof_engine::simulation::{MpiReport, RankSignals};
 use iof_proto::log::key as log_key;
 use iof_proto::{Log, Proc, Rank};
 
 use super::EngineWorld;
 use super::ends::Phase;
 use super::jobs::RankProcess;
+use crate::driver::{MpiReport, RankSignals};
 use crate::rng::Rng;
 
 impl EngineWorld {

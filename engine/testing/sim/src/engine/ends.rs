@@ -5,9 +5,10 @@ use std::process::ExitStatus;
 use std::time::Instant;
 
 use iof_capture::Signal;
-use iof_engine::simulation::MpiReport;
-use iof_engine::{EndCause, Exit, JobStatus, KillOnBadExit, REQUEST_LIFETIME, TIMEOUT_CODE};
-use iof_proto::Rank;
+use iof_core::{EndCause, Exit, JobStatus, REQUEST_LIFETIME, TIMEOUT_CODE};
+use iof_proto::{KillOnBadExit, Rank};
+
+use crate::driver::MpiReport;
 
 /// The signals that ask a rank to end.
 const REQUESTS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];

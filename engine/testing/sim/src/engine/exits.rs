@@ -5,11 +5,11 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
 use iof_capture::{Event, ProcessId, Signal};
-use iof_engine::simulation::{ConnectionId, OWN_USER, RankSignals};
 use iof_proto::{Proc, Rank};
 
 use super::EngineWorld;
 use super::tool::Request;
+use crate::driver::{ConnectionId, OWN_USER, RankSignals};
 use crate::rng::Rng;
 use crate::script::Subject;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, SourceId};
-use iof_engine::OPEN_AFTER_KILL;
+use iof_core::OPEN_AFTER_KILL;
 
 use super::EngineWorld;
 

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{ProcessId, PushId, Signal};
-use iof_engine::simulation::{CallToken, ConnectionId, HostCall, SimulatedEngine};
 use iof_proto::{Channel, Channels, Failure, Proc, Query, Rank, Status};
 
 use super::queries::{HostAnswer, number_of, values_of_host};
 use super::stdins::HostStdin;
+use crate::driver::{CallToken, ConnectionId, HostCall, SimulatedEngine};
 use crate::rng::Rng;
 
 type Source = (Proc, Channel);

@@ -2,13 +2,13 @@
 //! values in the reader page. They read nothing, or take messages and ignore them. Others have shut
 //! their receiving sides, and send requests.
 
-use iof_engine::simulation::SimulatedEngine;
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Decoder, FromTool, Info, Log, Proc, Query, Rank, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
 use super::jobs::name;
 use super::tool::{Manner, Tool};
+use crate::driver::SimulatedEngine;
 use crate::rng::Rng;
 
 /// Returns any process.
@@ -107,8 +107,8 @@ impl Tool {
         }
     }
 
-    fn take_unread(&mut self, packet: iof_engine::simulation::Packet) {
-        use iof_engine::simulation::{Packet, Shared};
+    fn take_unread(&mut self, packet: crate::driver::Packet) {
+        use crate::driver::{Packet, Shared};
         let Packet { frame, shared } = packet;
         if let Shared::Welcome { page, .. } = shared {
             self.page = Some(page);

@@ -7,15 +7,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use iof_capture::{End, ProcessId, SourceId, TargetId};
-use iof_engine::KillOnBadExit;
-use iof_engine::simulation::{NewJob, RankSignals, RankStdin};
-use iof_proto::{Channel, Channels, Directives, Nspace, Proc};
+use iof_proto::{Channel, Channels, Directives, KillOnBadExit, Nspace, Proc};
 use iof_shm_ring::{Policy, StreamConfig};
 
 use super::EngineWorld;
 use super::configurations::{JobOptions, LEAST_CACHE};
 use super::ends::Ends;
 use crate::bytes;
+use crate::driver::{NewJob, RankSignals, RankStdin};
 use crate::rng::Rng;
 
 mod starts;

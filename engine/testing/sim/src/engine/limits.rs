@@ -1,12 +1,12 @@
 //! The refusals that name a limit of the core.
 
-use iof_engine::simulation::Limits;
 use iof_proto::{Failure, LogReport, Status};
 
 use super::EngineWorld;
 use super::stdins::names_owed_bytes;
 use super::tool::Tool;
 use super::truth::Truth;
+use crate::driver::Limits;
 use crate::rng::Rng;
 
 /// The reason for which a push is refused while files run out.

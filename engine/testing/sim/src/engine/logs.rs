@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use iof_engine::simulation::ConnectionId;
 use iof_proto::log::key;
 use iof_proto::{Channel, Failure, Log, LogReport, Proc, Rank, Status};
 use iof_tool::test_utils::StreamInfo;
@@ -11,6 +10,7 @@ use iof_tool::test_utils::StreamInfo;
 use super::EngineWorld;
 use super::configurations::Reader;
 use super::jobs::Job;
+use crate::driver::ConnectionId;
 
 /// A message with a text that no other one has.
 #[derive(Debug)]

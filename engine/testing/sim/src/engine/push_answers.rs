@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use iof_capture::{Event, PushId, TargetId};
-use iof_engine::simulation::{PushAnswer, RankStdin, SentCommand};
 use iof_proto::{Failure, Proc, PushGranted, PushReport, Rank, Status, StdinUnavailable};
 
 use super::EngineWorld;
 use super::jobs::{Job, RankProcess};
 use super::stdins::{PushRecord, PushRequest, Stdins};
+use crate::driver::{PushAnswer, RankStdin, SentCommand};
 
 /// Why a rank may be left out of a push, and whether it may be part of it.
 #[derive(Debug, Default)]
@@ -128,9 +128,12 @@ impl EngineWorld {
         }
     }
 
-    /// Checks the report of a push that has ended.
-    pub(super) fn check_push_report(&mut self, push: PushId, report: PushReport) {
+    /// Checks the report of a push that has ended. It is not known if no tool receives it.
+    pub(super) fn check_push_over(&mut self, push: PushId, report: Option<PushReport>) {
         let is_orphan = self.truth.stdins.pushes.get(&push).is_some_and(|push| self.is_orphan(push));
+        let Some(report) = report else {
+            return self.truth.stdins.note_over(push, PushReport::default());
+        };
         let EngineWorld { jobs, truth, .. } = self;
         let runs = |target| {
             let mut ranks = jobs.list.iter().flat_map(|job| &job.ranks);

@@ -1,7 +1,6 @@
 //! What honest tools ask for.
 
-use iof_engine::Grant;
-use iof_engine::simulation::{OWN_USER, PeerCredentials};
+use iof_core::Grant;
 use iof_proto::directive::key;
 use iof_proto::log::key as log_key;
 use iof_proto::query::key as query_key;
@@ -14,6 +13,7 @@ use super::pusher::PushPlan;
 use super::registration::Pull;
 use super::stdins::PushRequest;
 use super::tool::{Manner, Request, Tool};
+use crate::driver::{OWN_USER, PeerCredentials};
 use crate::rng::Rng;
 
 /// Most registrations of an honest tool.

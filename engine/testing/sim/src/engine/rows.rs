@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use iof_engine::Exit;
+use iof_core::Exit;
 use iof_proto::query::key;
 use iof_proto::{Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
 

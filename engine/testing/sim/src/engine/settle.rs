@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use iof_capture::SourceId;
-use iof_engine::simulation::ConnectionId;
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
@@ -11,6 +10,7 @@ use super::jobs::Job;
 use super::requests::MAX_PUSHES;
 use super::tool::{Request, Tool};
 use crate::counts::Counts;
+use crate::driver::ConnectionId;
 use crate::kernel::Mood;
 use crate::rng::Rng;
 use crate::tool::Summary;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iof_capture::{PushEnd, PushId, TargetId};
-use iof_engine::simulation::{ConnectionId, Limits};
 use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets, Status};
 
 use crate::bytes;
+use crate::driver::{ConnectionId, Limits};
 
 /// The bytes of pushes follow from numbers that no stream has.
 const FIRST_PUSH: u64 = 1 << 40;
@@ -448,6 +448,12 @@ impl Stdins {
             assert!(partial.is_empty(), "reported of others: {partial:?}");
             assert_eq!(report.complete, complete, "the targets that have all bytes");
         }
+        self.note_over(push, report);
+    }
+
+    /// Notes that a push has ended.
+    pub fn note_over(&mut self, push: PushId, report: PushReport) {
+        let record = self.pushes.entry(push).or_insert_with(PushRecord::new);
         assert!(record.report.replace(report).is_none(), "{push:?} has ended twice");
     }
 

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use iof_engine::Grant;
-use iof_engine::simulation::{ConnectionId, Packet, Shared, SimulatedEngine};
+use iof_core::Grant;
 use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, ToTool, encode};
 use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
 use iof_tool::test_utils::{Feeds, ProtocolSide, ReadingSide, StreamInfo};
@@ -16,6 +15,7 @@ use super::pusher::{Push, PushPlan};
 use super::registration::{Closing, Pull, Registration};
 use super::truth::Truth;
 use crate::counts::Counts;
+use crate::driver::{ConnectionId, Packet, Shared, SimulatedEngine};
 use crate::rng::Rng;
 use crate::tool::Summary;
 

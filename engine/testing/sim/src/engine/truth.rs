@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use iof_capture::SourceId;
-use iof_engine::simulation::{ConnectionId, Limits};
 use iof_proto::{Answer, Failure, Nspace, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
@@ -13,6 +12,7 @@ use super::logs::Messages;
 use super::queries::Queries;
 use super::stdins::Stdins;
 use crate::bytes;
+use crate::driver::{ConnectionId, Limits};
 
 /// The bytes of a stream.
 #[derive(Debug)]

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::sync::Arc;
 
 use iof_capture::Command;
-use iof_engine::KillOnBadExit;
-use iof_engine::simulation::{RankSignals, RankStdin};
-use iof_proto::{Proc, Rank};
+use iof_proto::{KillOnBadExit, Proc, Rank};
 use iof_shm_ring::{Growth, Policy, Stream};
 use iof_tool::test_utils::StreamInfo;
 
 use super::{CHANNELS, Job, MAX_WITHDRAWN, RankChannel, RankProcess};
+use crate::driver::{RankSignals, RankStdin};
 use crate::engine::EngineWorld;
 use crate::engine::ends::Ends;
 use crate::kernel::{add, send, with_kernel};

@@ -1,0 +1,412 @@
+//! The calls of the embedder. Each is an input of the core that is answered at once; its effects
+//! are queued as those of [`Core::handle`].
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
+use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status, StdinUnavailable};
+use iof_shm_ring::CreateError;
+
+use crate::Core;
+use crate::effects::{Command, HandleOp};
+use crate::ids::{JobId, PageId, StreamName};
+use crate::jobs::early_end::EarlyEndPolicy;
+use crate::jobs::job::{
+    CHANNELS, JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach,
+};
+use crate::jobs::nodes::{Node, NodeId, NodeReport};
+use crate::logs::table::Requester;
+use crate::streams::deliver_error::DeliverError;
+use crate::streams::delivery::Delivery;
+use crate::streams::options::StreamOptions;
+use crate::streams::state::StreamState;
+use crate::upcall::{LogCallback, TakenCallback};
+
+/// A job that begins.
+pub struct NewJob<'a> {
+    /// The name.
+    pub nspace: &'a Nspace,
+    /// The time for which streams may stay open after the exit of their rank.
+    pub grace: Option<Duration>,
+    /// The decision to end it early.
+    pub early_end_policy: EarlyEndPolicy,
+    /// The directives for its streams.
+    pub directives: &'a Directives,
+    /// Whether it also has remote ranks.
+    pub elsewhere: bool,
+    /// The local ranks.
+    pub launching: BTreeMap<Rank, Launching>,
+    /// The other nodes on which all of these ranks are to be started; none if they are local.
+    pub nodes: &'a [Node],
+}
+
+/// A running rank that is registered.
+pub struct NewRank {
+    /// The rank.
+    pub rank: Rank,
+    /// The processes that its signals reach.
+    pub signals: SignalReach,
+    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
+    pub stdin_unavailable: Option<StdinUnavailable>,
+    /// Only the embedder's own tools may push to its stdin.
+    pub own_stdin: bool,
+}
+
+/// The ids of a registered rank at the capture.
+pub struct RegisteredRank {
+    /// In the order of [`CHANNELS`], each with the request that is performed before its first byte.
+    pub streams: [(SourceId, StreamRequest<PageId>); CHANNELS.len()],
+    /// Its process.
+    pub process: ProcessId,
+    /// Its stdin.
+    pub target: TargetId,
+}
+
+/// Output of a remote rank.
+pub struct DeliveredBytes<'a> {
+    /// The rank.
+    pub from: &'a Proc,
+    /// The channel.
+    pub channel: Channel,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Their position in the stream, if the embedder knows it.
+    pub offset: Option<u64>,
+    /// When they were read from their source, in nanoseconds since 1970.
+    pub time: Option<u64>,
+    /// How the stream ends after them, if it does.
+    pub end: Option<DeliveredEnd>,
+}
+
+/// The end of the stream of a remote rank.
+#[derive(Clone, Copy)]
+pub enum DeliveredEnd {
+    /// Every byte was delivered, or is a gap.
+    Complete,
+    /// At least this number of further bytes is missing.
+    Broken(u64),
+}
+
+/// Jobs and their local ranks.
+impl Core {
+    /// Reserves the name of a job whose local ranks are being launched.
+    ///
+    /// Returns `None` if the name is taken. A job that is known only through output delivered from
+    /// other nodes does not take the name if the new job has ranks elsewhere, provided no rank
+    /// occurs in both.
+    pub fn begin_job(&mut self, new: NewJob<'_>) -> Option<JobId> {
+        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching, nodes } = new;
+        let options = self.settings.options.under(directives);
+        let job = JobState::new(grace, options, directives.forward);
+        let job = job.launching_ranks(launching, early_end_policy);
+        let job = if elsewhere { job.with_remote_ranks() } else { job };
+        let job = if nodes.is_empty() { job } else { job.on_nodes(nodes) };
+        let run = match self.jobs.get_mut(nspace) {
+            Some(known) if known.is_remote_part_of(&job) => {
+                known.add_local_part(job);
+                known.run()
+            }
+            Some(_) => return None,
+            None => self.add_job(nspace, |_| job).run(),
+        };
+        Some(JobId { nspace: nspace.clone(), run })
+    }
+
+    /// Returns the job `nspace`. If it is unknown, adds the one that `new` returns.
+    fn add_job(&mut self, nspace: &Nspace, new: impl FnOnce(StreamOptions) -> JobState) -> &mut JobState {
+        let (options, is_new) = (self.settings.options, self.jobs.get(nspace).is_none());
+        let job = self.jobs.get_or_add(nspace, || new(options));
+        if is_new {
+            let id = JobId { nspace: nspace.clone(), run: job.run() };
+            self.effects.handles.push(HandleOp::Announce(id));
+        }
+        job
+    }
+
+    /// Records the pid of a rank that is being started.
+    pub fn note_pid(&mut self, nspace: &Nspace, rank: Rank, pid: u32) {
+        if let Some(job) = self.jobs.get_mut(nspace) {
+            job.note_pid(rank, pid);
+        }
+    }
+
+    /// Reserves the slots of the embedder's own gating readers for the streams of a local rank that
+    /// is about to be started. [`Core::all_registered`] frees those that it has not used.
+    ///
+    /// # Errors
+    /// Too little memory or too few slots are left.
+    pub fn reserve_readers_of(&mut self, nspace: &Nspace, rank: Rank) -> Result<(), CreateError> {
+        let Some(job) = self.jobs.get(nspace) else { return Ok(()) };
+        let new = |channel| StreamState::of_job(job, Proc::new(nspace.clone(), rank), channel, false);
+        CHANNELS.map(new).iter().try_for_each(|new| self.reserve_readers(new).map(drop))
+    }
+
+    /// Registers a running rank. The caller hands its streams to the capture thread.
+    ///
+    /// # Errors
+    /// The capture thread has ended.
+    pub fn register_rank(
+        &mut self,
+        nspace: &Nspace,
+        NewRank { rank, signals, stdin_unavailable, own_stdin }: NewRank,
+    ) -> Result<RegisteredRank, Stopped> {
+        if !self.has_capture {
+            return Err(Stopped);
+        }
+        let source = Proc::new(nspace.clone(), rank);
+        // `begin_job` has added the job and noted this rank.
+        let job = self.jobs.get_mut(nspace);
+        let (new, launching) = match job {
+            Some(job) => {
+                let new = |channel| StreamState::of_job(job, source.clone(), channel, false);
+                (CHANNELS.map(new), job.take_launching(rank))
+            }
+            None => {
+                let name = |channel| StreamName { source: source.clone(), channel, logged: false, run: 0 };
+                let options = self.settings.options;
+                (CHANNELS.map(|channel| StreamState::new(name(channel), options, None)), None)
+            }
+        };
+        let streams = new.map(|stream| {
+            let id = self.streams.next_id();
+            (id, self.add_stream(id, stream))
+        });
+        let ids = streams.each_ref().map(|(id, _)| *id);
+        let has_stdin = stdin_unavailable.is_none();
+        let launching = launching.unwrap_or_default();
+        let rank = RankState::new(Place::Here(ids), launching, signals, stdin_unavailable, own_stdin);
+        let (process, target) = (ProcessId(ids[0].0), TargetId(ids[0].0));
+        self.jobs.add_rank(source, rank, has_stdin);
+        Ok(RegisteredRank { streams, process, target })
+    }
+
+    /// Records that all local ranks of a job are registered. A job without ranks is removed, unless
+    /// something was logged to it or delivered for it.
+    pub fn all_registered(&mut self, nspace: &Nspace, now: Instant) {
+        self.release_reserved(nspace);
+        if self.jobs.get_mut(nspace).is_some_and(JobState::all_registered) {
+            self.forget_job(nspace);
+        }
+        self.jobs.schedule_early_end(nspace, now);
+        self.begin_deferred();
+        self.announce_complete_registrations(nspace);
+        // The ranks may have ended meanwhile.
+        self.announce_end(nspace);
+    }
+
+    /// Removes a job whose local and remote parts have ended, see
+    /// `Engine::remove`. Returns the job.
+    pub fn remove_job(&mut self, nspace: &Nspace) -> Option<JobId> {
+        if !self.jobs.get(nspace).is_some_and(JobState::has_ended) {
+            return None;
+        }
+        // Registrations whose readers are just being attached receive the end after their rings.
+        self.announce_end(nspace);
+        let job = self.forget_job(nspace)?;
+        let sources = job.streams();
+        job.ranks().for_each(|(_, rank)| self.remove_rank(rank));
+        self.release_backlog(&sources);
+        self.graces.remove(&sources.iter().copied().collect());
+        sources.into_iter().for_each(|source| self.forget_stream(source));
+        self.queries.streams_changed();
+        self.shed_unread();
+        Some(JobId { nspace: nspace.clone(), run: job.run() })
+    }
+
+    /// Removes a job from the table. Its handles return its exit status from now on.
+    fn forget_job(&mut self, nspace: &Nspace) -> Option<JobState> {
+        let job = self.jobs.remove(nspace)?;
+        self.effects.handles.push(HandleOp::RemoveJob { run: job.run(), status: job.status() });
+        Some(job)
+    }
+
+    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None`
+    /// if the engine detects the exit of this rank, or it was reported before.
+    pub fn report_exit(&mut self, job: &JobId, rank: Rank) -> Option<ProcessId> {
+        self.job_mut(job)?.report_exit(rank)
+    }
+
+    /// Processes what an edge reports.
+    pub(crate) fn node_reported(&mut self, id: &JobId, node: NodeId, report: NodeReport, now: Instant) {
+        let Some(job) = self.job_mut(id) else { return };
+        match report {
+            NodeReport::Started { pids } => {
+                if job.node_started(node, &pids, now) {
+                    self.all_registered(&id.nspace, now);
+                }
+            }
+            NodeReport::Exited { rank, exit, requested } => job.exited_there(rank, exit, requested, now),
+            NodeReport::StdinTaken { call, answer } => {
+                self.stdin_answered(PushId(call), Some((id.run, node)), answer);
+            }
+            NodeReport::Over { cut_off } => {
+                job.node_over(node, cut_off);
+                self.end_stdin_of((id.run, node));
+            }
+            NodeReport::Lost(lost) => {
+                job.node_lost(node, lost, now);
+                self.end_stdin_of((id.run, node));
+            }
+        }
+        self.jobs.schedule_early_end(&id.nspace, now);
+        self.announce_end(&id.nspace);
+    }
+
+    /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
+    /// process groups because the terminal has sent it to the others. Returns those that are to
+    /// receive it.
+    pub fn signal_job(&mut self, job: &JobId, signal: Signal, groups_only: bool, now: Instant) -> Receivers {
+        let Some(job) = self.job_mut(job) else { return Receivers::default() };
+        job.note_request(signal);
+        if groups_only {
+            job.note_signal_of_terminal(signal, now);
+        }
+        job.signal(signal, now, |_, reach| !groups_only || reach == SignalReach::Group)
+    }
+
+    /// Ends the backlog of a job, see `Job::release_backlog`.
+    pub fn release_backlog_of(&mut self, job: &JobId) {
+        let Some(job) = self.job_mut(job) else { return };
+        job.release_backlog();
+        let streams = job.streams();
+        self.release_backlog(&streams);
+    }
+
+    /// Returns a job, unless it was removed.
+    pub fn job(&self, job: &JobId) -> Option<&JobState> {
+        self.jobs.get(&job.nspace).filter(|state| state.run() == job.run)
+    }
+
+    /// Returns the present job of a name.
+    pub fn job_named(&self, nspace: &Nspace) -> Option<&JobState> {
+        self.jobs.get(nspace)
+    }
+
+    pub(crate) fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
+        self.jobs.get_mut(&job.nspace).filter(|state| state.run() == job.run)
+    }
+}
+
+/// Output and the end of remote ranks.
+impl Core {
+    /// Adds bytes to the stream of a remote rank. Returns the stream.
+    ///
+    /// # Errors
+    /// [`DeliverError`]. `taken` is dropped then.
+    pub fn deliver(
+        &mut self,
+        DeliveredBytes { from, channel, bytes, offset, time, end }: DeliveredBytes<'_>,
+        taken: TakenCallback,
+    ) -> Result<SourceId, DeliverError> {
+        if !self.has_capture {
+            return Err(Stopped.into());
+        }
+        let stream = self.delivered_stream(from, channel)?;
+        let delivery = self.streams.delivery(stream).filter(|delivery| !delivery.complete);
+        let Some(delivery) = delivery else {
+            return Err(DeliverError::Complete { from: from.clone(), channel });
+        };
+        let position = delivery.position();
+        let lost = offset.unwrap_or(position).checked_sub(position).ok_or_else(|| DeliverError::Offset {
+            from: from.clone(),
+            channel,
+            offset: offset.unwrap_or_default(),
+            position,
+        })?;
+        // An end without bytes is never refused as too much: there is only one for each stream.
+        let is_end = end.is_some() && bytes.is_empty();
+        delivery.queue(bytes.len(), is_end, taken).map_err(|waiting| DeliverError::Full { waiting })?;
+        delivery.advance(lost.saturating_add(bytes.len() as u64));
+        delivery.complete |= end.is_some();
+        let command = Command::Deliver { source: stream, delivery: SourceBytes { bytes, lost, time } };
+        self.effects.commands.push(command);
+        self.effects.commands.extend(end.map(|end| match end {
+            DeliveredEnd::Complete => Command::Finish(stream),
+            DeliveredEnd::Broken(missing) => Command::BreakOff { source: stream, missing },
+        }));
+        Ok(stream)
+    }
+
+    /// Forgets the last delivery to `stream`, because the capture thread has not taken it.
+    pub fn withdraw_delivery(&mut self, stream: SourceId) {
+        self.streams.delivery(stream).map(Delivery::withdraw);
+    }
+
+    /// Ends the remote part of a job, see `Engine::end_job`.
+    pub fn end_job(&mut self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
+        let job = self.add_job(nspace, JobState::elsewhere);
+        let Some(streams) = job.end_remote_ranks(exit_code) else { return false };
+        for stream in streams {
+            if let Some(delivery) = self.streams.delivery(stream) {
+                delivery.complete = true;
+            }
+            self.effects.commands.push(Command::Finish(stream));
+        }
+        self.announce_complete_registrations(nspace);
+        self.announce_end(nspace);
+        true
+    }
+
+    /// Returns the stream of a remote rank, which is created at its first delivery.
+    fn delivered_stream(&mut self, from: &Proc, channel: Channel) -> Result<SourceId, DeliverError> {
+        let job = self.add_job(&from.nspace, JobState::elsewhere);
+        if job.has_local_rank(from.rank) {
+            return Err(DeliverError::Captured(from.clone()));
+        }
+        if let Some(stream) = job.delivered_stream(from.rank, channel) {
+            return Ok(stream);
+        }
+        match job.remote() {
+            RemoteRanks::None => return Err(DeliverError::NoRemoteRanks(from.nspace.clone())),
+            RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
+            RemoteRanks::Running => {}
+        }
+        let new = StreamState::of_job(job, from.clone(), channel, false);
+        let config = job.options().config();
+        let reserved = self.reserve_readers(&new)?;
+        let id = self.streams.next_id();
+        self.resources
+            .create_delivered_stream(id, config, &format!("{from} {channel}"))
+            .inspect_err(|_| self.cancel_reservations(&from.nspace, &reserved))?;
+        self.open_stream(id, new);
+        if let Some(job) = self.jobs.get_mut(&from.nspace) {
+            job.add_delivered(from.rank, channel, id);
+        }
+        Ok(id)
+    }
+}
+
+/// Messages of the embedder, and the end of the engine.
+impl Core {
+    /// Logs a message of the embedder. `done` is called with the outcome.
+    ///
+    /// # Errors
+    /// The request is invalid, or too many requests are in progress. `done` is dropped then.
+    pub fn log_message(&mut self, log: &Log, done: LogCallback) -> Result<(), Failure> {
+        log.check()
+            .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
+        let requester = Requester::embedder(self.settings.pid, done);
+        let begun = self.begin_log(requester, log).map_err(|(_, failure)| failure);
+        begun.map(|id| self.continue_log(id))
+    }
+
+    /// Notes that the engine ends: waiting calls return, and tools receive what waits for them.
+    pub fn stop_engine(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Returns whether the engine ends.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Removes all tools and connections, because the control thread has ended. Returns the
+    /// callbacks of all deliveries that were not reported as taken.
+    pub fn end_control(&mut self) -> Vec<TakenCallback> {
+        self.stopping = true;
+        self.tools.remove_all();
+        self.pending.clear();
+        self.remove_callbacks()
+    }
+}

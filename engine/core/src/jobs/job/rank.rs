@@ -1,0 +1,213 @@
+//! The state of a rank.
+
+use std::mem;
+use std::time::Instant;
+
+use iof_capture::{ProcessId, Signal, SourceId, TargetId};
+use iof_proto::{Channel, Channels, StdinUnavailable};
+
+use crate::jobs::exit::{Exit, SentSignals};
+use crate::jobs::nodes::NodeId;
+
+/// The output channels of every rank.
+pub const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// The node of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This node. The streams are in the order of [`CHANNELS`].
+    Here([SourceId; CHANNELS.len()]),
+    /// Another node of the job. The streams are those of its deliveries.
+    There(NodeId),
+}
+
+/// The state of one rank.
+pub struct RankState {
+    place: Place,
+    /// The name of its program.
+    pub executable: String,
+    /// 0 if the embedder did not specify it.
+    pub pid: u32,
+    signals: SignalReach,
+    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
+    stdin_unavailable: Option<StdinUnavailable>,
+    /// Only the embedder's own tools may push to its stdin.
+    own_stdin: bool,
+    exit: Option<Exit>,
+    /// The signals that were sent to the rank.
+    sent: SentSignals,
+    /// The rank failed because of these signals.
+    exit_requested: bool,
+    /// The embedder has reported the exit of the rank.
+    reported: bool,
+    /// The channels whose streams are complete.
+    complete: Channels,
+}
+
+/// The processes that receive the signals to a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalReach {
+    /// None: only the embedder can send signals to the rank.
+    Nothing,
+    /// The process and its descendants in the embedder's process group, even after the rank itself
+    /// has exited.
+    Process,
+    /// The process group that the rank leads, even after the rank itself has exited. A rank on
+    /// another node always leads one there, or its terminal.
+    Group,
+}
+
+/// A local rank that is being started.
+#[derive(Default)]
+pub struct Launching {
+    /// The name of its program.
+    pub executable: String,
+    /// 0 before the process starts, or if the embedder did not specify it.
+    pub pid: u32,
+}
+
+impl RankState {
+    /// Returns a running rank.
+    pub(crate) fn new(
+        place: Place,
+        Launching { executable, pid }: Launching,
+        signals: SignalReach,
+        stdin_unavailable: Option<StdinUnavailable>,
+        own_stdin: bool,
+    ) -> RankState {
+        RankState {
+            place,
+            executable,
+            pid,
+            signals,
+            stdin_unavailable,
+            own_stdin,
+            exit: None,
+            sent: SentSignals::default(),
+            exit_requested: false,
+            reported: false,
+            complete: Channels::empty(),
+        }
+    }
+
+    /// Returns a running rank on another node, of which the pid is not known.
+    pub(crate) fn there(node: NodeId, executable: String) -> RankState {
+        let launching = Launching { executable, pid: 0 };
+        RankState::new(Place::There(node), launching, SignalReach::Group, None, false)
+    }
+
+    /// Returns the streams of a local rank, in the order of [`CHANNELS`]; none if it is not local.
+    pub fn streams(&self) -> &[SourceId] {
+        if let Place::Here(streams) = &self.place { streams } else { &[] }
+    }
+
+    /// Returns the node of the rank if that is another one.
+    pub fn node(&self) -> Option<NodeId> {
+        if let Place::There(node) = self.place { Some(node) } else { None }
+    }
+
+    /// Returns the id of a local rank's process at the capture. It is the id of the rank's first
+    /// stream, which no other rank has.
+    pub fn process(&self) -> Option<ProcessId> {
+        self.streams().first().map(|stream| ProcessId(stream.0))
+    }
+
+    /// Returns the id of a local rank's stdin at the capture, which is derived in the same way.
+    pub(crate) fn target(&self) -> Option<TargetId> {
+        self.streams().first().map(|stream| TargetId(stream.0))
+    }
+
+    /// Notes the pid of a rank on another node.
+    pub(super) fn note_pid(&mut self, pid: u32) {
+        self.pid = pid;
+    }
+
+    /// Returns the program, as the embedder specified it.
+    pub(crate) fn executable(&self) -> &str {
+        &self.executable
+    }
+
+    /// Returns the pid; 0 if the embedder did not specify it.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns whether the rank is in the embedder's process group.
+    pub(crate) fn shares_group(&self) -> bool {
+        self.signals == SignalReach::Process
+    }
+
+    /// Returns whether the rank leads a process group of this node.
+    pub fn leads_group(&self) -> bool {
+        self.signals == SignalReach::Group && self.node().is_none()
+    }
+
+    /// Returns the exit status of the rank, unless it runs.
+    pub fn exit(&self) -> Option<Exit> {
+        self.exit
+    }
+
+    /// Returns whether the rank failed because of the signals that were sent to it.
+    pub(super) fn is_exit_requested(&self) -> bool {
+        self.exit_requested
+    }
+
+    /// Returns whether a signal was sent to the rank that asks it to end.
+    pub(super) fn was_asked_to_end(&self, now: Instant) -> bool {
+        self.sent.asks_to_end(now)
+    }
+
+    /// Notes that the rank has exited. Returns whether it was running.
+    pub(super) fn exited(&mut self, exit: Exit, requested: bool) -> bool {
+        self.exit_requested = requested;
+        self.exit.replace(exit).is_none()
+    }
+
+    /// Returns whether the rank fails with `exit` at `now` because of the signals that were sent to
+    /// it.
+    pub(super) fn is_requested(&self, exit: Exit, now: Instant) -> bool {
+        self.sent.explains(exit, self.shares_group(), now)
+    }
+
+    /// Notes that the embedder has reported the exit of the rank. Returns whether the engine does
+    /// not detect the exit, and it was not reported before.
+    pub(super) fn report_exit(&mut self) -> bool {
+        self.signals == SignalReach::Nothing && !mem::replace(&mut self.reported, true)
+    }
+
+    /// Notes that `signal` is sent to the rank at `now`.
+    pub(super) fn note_signal(&mut self, signal: Signal, now: Instant) {
+        self.sent.insert(signal, now);
+    }
+
+    /// Returns which processes receive a signal to the rank; `None` if none does.
+    pub(super) fn signal_reach(&self) -> Option<SignalReach> {
+        (self.signals != SignalReach::Nothing).then_some(self.signals)
+    }
+
+    /// Notes that the stream of an output channel is complete.
+    pub(super) fn completed(&mut self, channel: Channel) {
+        self.complete |= channel.into();
+    }
+
+    /// Returns whether the rank has exited and only its stddiag is open. Programs that redirect the
+    /// output of their children do not know of stddiag, so its end is not waited for.
+    pub(crate) fn leaves_stddiag(&self) -> bool {
+        self.exit.is_some() && self.complete == (Channels::STDOUT | Channels::STDERR)
+    }
+
+    /// Returns the reason why bytes can't be pushed to the stdin of the rank; `None` if they can.
+    pub(crate) fn stdin_unavailable(&self) -> Option<StdinUnavailable> {
+        self.stdin_unavailable
+    }
+
+    /// Returns whether only the embedder's own tools may push to the stdin of the rank.
+    pub(crate) fn has_own_stdin(&self) -> bool {
+        self.own_stdin
+    }
+
+    /// Notes that nothing can be pushed to the stdin of the rank any more.
+    pub(crate) fn close_stdin(&mut self) {
+        self.stdin_unavailable.get_or_insert(StdinUnavailable::Closed);
+    }
+}

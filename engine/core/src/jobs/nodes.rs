@@ -1,0 +1,108 @@
+//! The other nodes of jobs: the reports of their edges, and the requests to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use iof_capture::{Signal, WindowSize};
+use iof_proto::{Channel, Failure, Rank};
+
+use crate::jobs::exit::Exit;
+
+/// The number of a node among the nodes of its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub usize);
+
+/// A node of a job, apart from that of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The name by which it is reached.
+    pub host: String,
+    /// The ranks that run on the node.
+    pub ranks: BTreeSet<Rank>,
+}
+
+/// A node that is lost: its edge has ended before it was over.
+#[derive(Clone, Debug)]
+pub struct NodeLost {
+    /// The name of the node.
+    pub host: String,
+    /// The reason.
+    pub reason: String,
+    /// Its ranks that had not exited.
+    pub ranks: BTreeSet<Rank>,
+    /// The number of bytes of its unfinished streams that arrived.
+    pub delivered: u64,
+    /// The number of further bytes that they had, at least.
+    pub missing: u64,
+    /// The time of the last report that `missing` is based on, if there was one.
+    pub totals: Option<Instant>,
+}
+
+/// A report of an edge about its node, see `Job::report_node`.
+#[derive(Debug)]
+pub enum NodeReport {
+    /// Its ranks run.
+    Started {
+        /// The pids of the ranks, in the order of the ranks.
+        pids: Vec<u32>,
+    },
+    /// A rank has exited.
+    Exited {
+        /// The rank.
+        rank: Rank,
+        /// Its exit status.
+        exit: Exit,
+        /// Whether the rank failed because of a signal that was sent to it.
+        requested: bool,
+    },
+    /// The node has answered a piece of stdin. `PMIX_ERR_IOF_COMPLETE` states that its ranks have
+    /// ended or closed their stdin.
+    StdinTaken {
+        /// The [call](NodeRequest::Stdin).
+        call: u64,
+        /// The answer.
+        answer: Result<(), Failure>,
+    },
+    /// All ranks have exited, and all their output was delivered.
+    Over {
+        /// The streams that were completed before their end of file.
+        cut_off: Vec<(Rank, Channel)>,
+    },
+    /// The node is lost.
+    Lost(NodeLost),
+}
+
+/// A request to a node whose ranks run.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeRequest<'a> {
+    /// Sends a signal to all ranks and the process groups that they lead.
+    Signal(Signal),
+    /// Sends a signal of a tool to these ranks.
+    SignalRanks(Signal, &'a [Rank]),
+    /// Changes the size of the ranks' terminals.
+    Resize(WindowSize),
+    /// Passes on a piece of stdin. The node answers once, with [`NodeReport::StdinTaken`].
+    Stdin {
+        /// The number of the request.
+        call: u64,
+        /// The ranks; `None` for all of the node.
+        ranks: Option<&'a [Rank]>,
+        /// The bytes, at most 64 KiB; none for the end.
+        bytes: &'a [u8],
+    },
+}
+
+/// The embedder's edges to the nodes of a job.
+pub trait Edges: Send + Sync {
+    /// Queues a request to a node. Requests to a node keep their order. One to a node that can't be
+    /// reached is lost: the embedder reports the node as [lost](NodeReport::Lost).
+    ///
+    /// The engine's tables are locked. So this must not block, and must not call the engine.
+    fn send(&self, node: NodeId, request: NodeRequest<'_>);
+}
+
+/// A node of a job among the nodes of all jobs: the run of the job, and the node.
+pub type NodeKey = (u64, NodeId);
+
+/// The nodes that receive a piece of stdin, with the ranks; `None` for all of a node.
+pub(crate) type StdinNodes = BTreeMap<NodeKey, Option<Vec<Rank>>>;

@@ -1,0 +1,181 @@
+//! The state of an I/O forwarding engine, and what changes it, without I/O.
+//!
+//! **An implementation detail of `iof-engine`**, whose control thread drives it. Its interface may
+//! change in any version. It is a crate so that Cargo keeps threads, sockets and files out of it,
+//! and so that a simulator can drive it, too.
+//!
+//! Each table is a type with private fields: `Jobs`, `StreamTable`, `Tools`, `Pushes`, `Queries`,
+//! `Logs`, `Demand`, `Owed` and `AwaitedAnswers`. [`Core`] holds one of each. The modules of
+//! requests and events are methods of [`Core`]. A table imports no table above it, so the imports
+//! form no circle.
+//!
+//! The inputs are [`Core::handle`] for what happens, the calls of the embedder (`calls`) and those
+//! of connections (`tools::admission`). Nothing here waits or reads a clock. What leaves the core
+//! is queued in its effects (`effects`). Reader pages, rings, inlets and streams are held by the
+//! driver in [`SharedMemory`]; the core names them by ids.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `ids`, `client`, `settings`, `limits` | names; the process behind a connection, to which limits apply; settings |
+//! | `input`, `calls` | the entry for what happens; the calls of the embedder |
+//! | `effects`, `upcall`, `notice`, `disconnect` | all that leaves the core |
+//! | `resources`, `memory` | what the core needs of the operating system; the memory that it names, behind a lock of its own |
+//! | `owed` | what the host is asked for and has not answered |
+//! | `jobs` | jobs and ranks: `job`, `table`, `status`, `exit`, `signals`, `mpi`; the end of a job when a rank fails or at a time limit (`early_end`); grace periods (`grace`); ranks whose job failed to start (`withdrawal`); ranks on other nodes (`nodes`) |
+//! | `streams` | streams and their readers: `options`, `state`, `table`, `backlog_holder`, `readers`, `reading`; `deliveries`; requests to the capture thread (`awaited`, `answers`); what it reports (`events`, `capture_end`) |
+//! | `tools` | connections that are not tools yet (`pending`, `admission`), tools (`peer`, `table`), their requests, registrations, pulls and messages |
+//! | `pushes`, `queries`, `logs` | what tools do: push, query, log |
+
+#![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
+
+mod calls;
+mod client;
+mod disconnect;
+mod effects;
+mod ids;
+mod input;
+mod jobs;
+mod limits;
+mod logs;
+mod memory;
+mod notice;
+mod owed;
+mod pushes;
+mod queries;
+mod resources;
+mod settings;
+mod streams;
+mod tools;
+mod upcall;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use iof_capture::SourceId;
+
+use crate::effects::Effects;
+use crate::tools::pending::Pending;
+
+pub use calls::{DeliveredBytes, DeliveredEnd, NewJob, NewRank, RegisteredRank};
+pub use client::Client;
+pub use disconnect::DisconnectReason;
+pub use effects::{Command, HandleOp};
+pub use ids::{
+    Call, JobId, LogId, LogStep, MAX_RANKS, PageId, PeerId, QueryId, RingId, SignalRequest, StreamName,
+};
+pub use input::Input;
+pub use jobs::early_end::{EarlyEnd, EarlyEndPolicy, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE};
+pub use jobs::exit::{Exit, REQUEST_LIFETIME, REQUESTS_TO_END};
+pub use jobs::grace::GracePeriods;
+pub use jobs::job::JobState;
+pub use jobs::job::endings::{Ending, RankExit};
+pub use jobs::job::rank::{CHANNELS, Launching, RankState, SignalReach};
+pub use jobs::job::signals::Receivers;
+pub use jobs::mpi::MpiEvent;
+pub use jobs::nodes::{Edges, Node, NodeId, NodeKey, NodeLost, NodeReport, NodeRequest};
+pub use jobs::status::JobStatus;
+pub use jobs::table::Jobs;
+pub use limits::Limits;
+pub use logs::channel_entry::{ChannelEntry, LogRoute};
+pub use logs::routes::{LogConfig, LogRoutes};
+pub use logs::table::{Logs, ReplyTo};
+pub use memory::{DueUpcall, MemorySource, Released, Shared, SharedMemory, Welcome};
+pub use notice::Notice;
+pub use owed::Owed;
+pub use pushes::push::elsewhere::Elsewhere;
+pub use pushes::push::{Deferred, Push, PushRequest};
+pub use pushes::stdin_calls::StdinCalls;
+pub use pushes::table::Pushes;
+pub use queries::query::Queries;
+pub use resources::Resources;
+pub use settings::Settings;
+pub use streams::awaited::AwaitedAnswers;
+pub use streams::completion::Completion;
+pub use streams::deliver_error::DeliverError;
+pub use streams::delivery::MAX_DELIVERED;
+pub use streams::options::{Buffering, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE, StreamOptions};
+pub use streams::reading::{Joining, Reading};
+pub use streams::state::StreamState;
+pub use streams::table::StreamTable;
+pub use tools::demand::{CallId, Demand, Sources, Ticket};
+pub use tools::grant::Grant;
+pub use tools::linger::{LastActivity, Linger};
+pub use tools::outgoing::{Attachment, Outgoing};
+pub use tools::peer::unread::{QueuedItem, Unread};
+pub use tools::peer::{Peer, is_request};
+pub use tools::pending::{Ended, PendingPeer, places};
+pub use tools::pull::Pull;
+pub use tools::registration::Registration;
+pub use tools::table::Tools;
+pub use upcall::{Piece, StdinPush, TakenCallback, Upcall};
+
+/// All tables. The capture thread never accesses them. A simulator reads the fields; a driver
+/// changes them by methods alone.
+pub struct Core {
+    /// The jobs.
+    pub jobs: Jobs,
+    /// The streams.
+    pub streams: StreamTable,
+    /// Forgotten streams that the capture thread has not removed: a reader waits for a free slot.
+    pub kept_streams: BTreeSet<SourceId>,
+    /// The tools.
+    pub tools: Tools,
+    /// The pushes.
+    pub pushes: Pushes,
+    /// The pieces of pushes that some of their receivers have not answered.
+    pub stdin_calls: StdinCalls,
+    /// The queries that wait.
+    pub queries: Queries,
+    /// The ongoing log requests.
+    pub logs: Logs,
+    /// Sources that tools have asked the host for.
+    pub demand: Demand,
+    /// The pull that caused each upcall that the host has not answered.
+    pub pulls_by_call: BTreeMap<CallId, Ticket>,
+    /// Upcalls that the host has not answered.
+    pub owed: Owed,
+    /// The requests that the capture thread has not answered.
+    pub awaited: AwaitedAnswers,
+    /// The streams of exited ranks that may stay open for some time.
+    pub graces: GracePeriods,
+    /// The settings.
+    pub settings: Settings,
+    resources: Box<dyn Resources>,
+    /// Connections that are not tools yet.
+    pub pending: Pending,
+    /// Connections that have ended, and count until their descriptors were received.
+    pub departed: BTreeMap<PeerId, Client>,
+    /// What inputs have caused, until the driver takes it.
+    effects: Effects,
+    /// The capture thread has not reported its end.
+    has_capture: bool,
+    /// Whether the engine is shutting down.
+    stopping: bool,
+}
+
+impl Core {
+    /// Creates tables without jobs and tools. The first connection gets the number `first_peer`.
+    pub fn new(first_peer: PeerId, settings: Settings, logs: Logs, resources: Box<dyn Resources>) -> Core {
+        Core {
+            jobs: Jobs::default(),
+            streams: StreamTable::new(),
+            kept_streams: BTreeSet::new(),
+            tools: Tools::new(first_peer),
+            pushes: Pushes::default(),
+            stdin_calls: StdinCalls::default(),
+            queries: Queries::default(),
+            logs,
+            demand: Demand::default(),
+            pulls_by_call: BTreeMap::new(),
+            owed: Owed::new(settings.limits.owed_bytes_per_user),
+            awaited: AwaitedAnswers::default(),
+            graces: GracePeriods::default(),
+            settings,
+            resources,
+            pending: Pending::new(),
+            departed: BTreeMap::new(),
+            effects: Effects::default(),
+            has_capture: true,
+            stopping: false,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Admission of a push: all targets are checked before any of them gets a byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use iof_capture::TargetId;
+use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, StdinUnavailable};
+
+use crate::Core;
+use crate::client::Client;
+use crate::jobs::job::{JobState, RankState, RemoteRanks};
+use crate::limits::Limits;
+use crate::streams::options::MIN_CACHE_SIZE;
+use crate::streams::options::limit_cache_size;
+
+/// The number of ranges of ranks that a message lists.
+const MAX_LISTED_RANGES: usize = 16;
+
+/// The directives of a push and what follows from them.
+pub(crate) struct PushOptions {
+    pub directives: PushDirectives,
+    /// The keys of directives that are not supported.
+    pub ignored: Vec<String>,
+    /// The capacity of the inlet, in bytes.
+    pub capacity: u64,
+}
+
+/// The targets of a push, by where they run.
+#[derive(Default)]
+pub(crate) struct Admitted {
+    pub local: BTreeMap<TargetId, Proc>,
+    pub elsewhere: Vec<Proc>,
+    /// The targets that cannot be reached.
+    pub unavailable: BTreeMap<Proc, StdinUnavailable>,
+}
+
+impl Admitted {
+    /// Adds a rank that runs here. The embedder's `own` tools may push to more of them.
+    fn admit(&mut self, proc: Proc, target: TargetId, rank: &RankState, own: bool) {
+        match rank.stdin_unavailable() {
+            None if rank.has_own_stdin() && !own => {
+                self.unavailable.insert(proc, StdinUnavailable::Inherited);
+            }
+            None => {
+                self.local.insert(target, proc);
+            }
+            Some(why) => {
+                self.unavailable.insert(proc, why);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Parses directives, and chooses the capacity of the inlet for `size` bytes.
+    pub(crate) fn push_options(&self, infos: &[Info], size: Option<u64>) -> Result<PushOptions, Failure> {
+        let ours: Vec<Info> =
+            infos.iter().filter(|info| !self.settings.host_keys.contains(&info.key)).cloned().collect();
+        let (mut directives, mut ignored) = PushDirectives::read(&ours)?;
+        limit_cache_size(&mut directives.cache_size, self.settings.max_cache_size, infos, &mut ignored)?;
+        // A large default cache for output does not apply to stdin.
+        let default = self.settings.options.cache_size.min(self.settings.max_cache_size.max(MIN_CACHE_SIZE));
+        let cache = u64::from(directives.cache_size.unwrap_or(default));
+        let capacity = size.map_or(cache, |size| size.min(cache)).max(1);
+        Ok(PushOptions { directives, ignored, capacity })
+    }
+
+    /// Checks that `client` may have another push with an inlet of `capacity` bytes. Deferred
+    /// requests count like pushes. Only the limits for all processes apply to the embedder (`None`).
+    pub(crate) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
+        let Limits { pushes, push_bytes, pushes_per_process, push_bytes_per_process, .. } =
+            self.settings.limits;
+        let sizes = self.pushes.inlets().map(|(_, size)| size);
+        check_limit("all", sizes, capacity, (pushes, push_bytes))?;
+        if client.is_none() {
+            return Ok(());
+        }
+        let own = self.pushes.inlets().filter(|(owner, _)| *owner == client).map(|(_, size)| size);
+        check_limit("the process's", own, capacity, (pushes_per_process, push_bytes_per_process))
+    }
+
+    /// Resolves the targets.
+    ///
+    /// # Errors
+    /// Fails if a job or rank does not exist, or if too many pushes wait for the host.
+    pub(crate) fn admit_push(&self, procs: &[Proc], own: bool) -> Result<Admitted, Failure> {
+        let mut admitted = Admitted::default();
+        if procs.is_empty() {
+            let reason = "a push must name at least one process";
+            return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
+        }
+        for proc in procs.iter().collect::<BTreeSet<_>>() {
+            let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
+            let job = self.jobs.get(&proc.nspace);
+            let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
+            let local = |(rank, state): (Rank, _)| Some((rank, state, RankState::target(state)?));
+            if proc.rank == Rank::WILDCARD {
+                for (rank, state, target) in job.ranks().filter_map(local) {
+                    admitted.admit(Proc::new(proc.nspace.clone(), rank), target, state, own);
+                }
+                if job.remote() == RemoteRanks::Running {
+                    self.admit_elsewhere(&mut admitted, proc, job);
+                }
+            } else if let Some((_, state, target)) =
+                job.rank(proc.rank).and_then(|state| local((proc.rank, state)))
+            {
+                admitted.admit(proc.clone(), target, state, own);
+            } else if job.has_ranks_of_host() || job.rank(proc.rank).is_some() {
+                self.admit_elsewhere(&mut admitted, proc, job);
+            } else {
+                let last = job.last_rank();
+                let reason =
+                    format!("rank {} does not exist: the last rank of {} is {last}", proc.rank, proc.nspace);
+                return Err(unknown(reason));
+            }
+        }
+        let limit = self.settings.limits.pushes_per_target;
+        if self.waiting_elsewhere(&admitted.elsewhere) >= limit {
+            let reason = format!("{limit} pushes wait for the host: wait for one to end");
+            return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
+        }
+        Ok(admitted)
+    }
+
+    /// Checks that not too many pushes wait for a target.
+    pub(crate) fn check_turns(&self, local: &BTreeMap<TargetId, Proc>) -> Result<(), Failure> {
+        let limit = self.settings.limits.pushes_per_target;
+        match local.iter().find(|(target, _)| self.waiting(**target) >= limit) {
+            None => Ok(()),
+            Some((_, Proc { rank, .. })) => {
+                let reason = format!("{limit} pushes wait at rank {rank}: wait for one to end");
+                Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
+            }
+        }
+    }
+
+    fn admit_elsewhere(&self, admitted: &mut Admitted, proc: &Proc, job: &JobState) {
+        if self.settings.host_stdin || job.has_nodes() {
+            admitted.elsewhere.push(proc.clone());
+        } else {
+            admitted.unavailable.insert(proc.clone(), StdinUnavailable::Elsewhere);
+        }
+    }
+
+    /// Moves the targets that no process reads any more, which are not in `open`, or whose end was
+    /// pushed, to the unavailable ones.
+    pub(crate) fn exclude_closed(&self, admitted: Admitted, open: &BTreeSet<TargetId>) -> Admitted {
+        let Admitted { mut local, elsewhere, mut unavailable } = admitted;
+        let ends = |target: &TargetId| self.pushes.values().any(|push| push.completes(*target));
+        let closed = local.extract_if(.., |target, _| !open.contains(target) || ends(target));
+        unavailable.extend(closed.map(|(_, proc)| (proc, StdinUnavailable::Closed)));
+        Admitted { local, elsewhere, unavailable }
+    }
+
+    /// Returns how many pushes have or wait for their turn at a target.
+    fn waiting(&self, target: TargetId) -> usize {
+        self.pushes.values().filter(|push| push.local(target).is_some()).count()
+    }
+}
+
+/// Checks that inlets of these `sizes` may have one more beside them, with `capacity` bytes, within
+/// a limit of their number and one of their bytes.
+fn check_limit(
+    owner: &str,
+    sizes: impl Iterator<Item = u64>,
+    capacity: u64,
+    (max_count, max_bytes): (usize, u64),
+) -> Result<(), Failure> {
+    let sum = |(count, bytes): (usize, u64), size: u64| (count.saturating_add(1), bytes.saturating_add(size));
+    let (count, bytes) = sizes.fold((0, capacity), sum);
+    let limit = if count >= max_count {
+        format!("{owner} pushes are limited to {max_count} under way")
+    } else if bytes > max_bytes {
+        format!("{owner} pushes are limited to {max_bytes} bytes of cache")
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("{limit}: wait for one to end")))
+}
+
+/// Returns the reason why nothing was pushed, with the targets that cannot be reached.
+pub(crate) fn refusal(unavailable: &BTreeMap<Proc, StdinUnavailable>) -> Failure {
+    let mut by_reason: BTreeMap<StdinUnavailable, Vec<&Proc>> = BTreeMap::new();
+    for (proc, why) in unavailable {
+        by_reason.entry(*why).or_default().push(proc);
+    }
+    let closed = by_reason.keys().all(|why| *why == StdinUnavailable::Closed);
+    let status = if closed { Status::ERR_IOF_COMPLETE } else { Status::ERR_NOT_SUPPORTED };
+    let mut reason = String::from("nothing was pushed:");
+    for (number, (why, procs)) in by_reason.iter().enumerate() {
+        let separator = if number > 0 { ";" } else { "" };
+        // Writing to a string cannot fail.
+        let _ = write!(reason, "{separator} {}: {why}", names(procs));
+    }
+    Failure::new(status, reason)
+}
+
+/// Formats ranks as "rank 1" or "ranks 1,3-5", with the job's name if there are several jobs.
+fn names(procs: &[&Proc]) -> String {
+    let mut text = String::from(if procs.len() == 1 { "rank " } else { "ranks " });
+    let jobs: BTreeSet<&Nspace> = procs.iter().map(|proc| &proc.nspace).collect();
+    let mut runs: Vec<(&Nspace, Rank, Rank)> = Vec::new();
+    for proc in procs {
+        match runs.last_mut() {
+            Some((job, _, last)) if *job == &proc.nspace && last.0.checked_add(1) == Some(proc.rank.0) => {
+                *last = proc.rank;
+            }
+            _ => runs.push((&proc.nspace, proc.rank, proc.rank)),
+        }
+    }
+    for (number, (job, first, last)) in runs.iter().take(MAX_LISTED_RANGES).enumerate() {
+        if number > 0 {
+            text.push(',');
+        }
+        let _ = match (first == last, jobs.len() > 1) {
+            (true, false) => write!(text, "{first}"),
+            (false, false) => write!(text, "{first}-{last}"),
+            (true, true) => write!(text, "{first} of {job}"),
+            (false, true) => write!(text, "{first}-{last} of {job}"),
+        };
+    }
+    if runs.len() > MAX_LISTED_RANGES {
+        text.push_str(" and others");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proc(job: &str, rank: u32) -> Proc {
+        Proc::new(Nspace::new(job).unwrap(), Rank(rank))
+    }
+
+    #[test]
+    fn a_refusal_groups_the_ranks_by_why_they_cannot_be_reached() {
+        let unavailable = [
+            (1, StdinUnavailable::NotOpen),
+            (2, StdinUnavailable::Closed),
+            (3, StdinUnavailable::NotOpen),
+            (4, StdinUnavailable::NotOpen),
+        ];
+        let refused = refusal(&unavailable.map(|(rank, why)| (proc("a", rank), why)).into());
+        assert_eq!(refused.status, Status::ERR_NOT_SUPPORTED);
+        let expected = "nothing was pushed: ranks 1,3-4: stdin was not left open; rank 2: stdin is closed";
+        assert_eq!(refused.reason, expected);
+        let closed = refusal(&[(proc("a", 0), StdinUnavailable::Closed)].into());
+        assert_eq!(closed.status, Status::ERR_IOF_COMPLETE);
+        let two = refusal(
+            &[(proc("a", 0), StdinUnavailable::NotOpen), (proc("b", 1), StdinUnavailable::NotOpen)].into(),
+        );
+        assert!(two.reason.contains("ranks 0 of a,1 of b:"), "{two}");
+    }
+
+    #[test]
+    fn a_refusal_of_many_ranks_stays_short() {
+        let many = (0..1000).map(|rank| (proc("a", 2 * rank), StdinUnavailable::NotOpen)).collect();
+        let refused = refusal(&many);
+        assert!(refused.reason.len() < 200 && refused.reason.contains(",30 and others:"), "{refused}");
+    }
+}

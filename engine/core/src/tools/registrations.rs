@@ -1,0 +1,118 @@
+//! Registrations of tools, and what they are informed of.
+
+use std::ptr;
+
+use iof_proto::{Failure, Nspace, Status, ToTool};
+
+use crate::Core;
+use crate::ids::PeerId;
+use crate::jobs::job::JobState;
+use crate::limits::Limits;
+use crate::tools::peer::Peer;
+
+impl Core {
+    /// Checks that `peer` may have another registration of this weight.
+    ///
+    /// # Errors
+    /// Fails if the tool, its process or its user has too many registrations.
+    pub(crate) fn check_registrations(&self, peer: &Peer, weight: usize) -> Result<(), Failure> {
+        let Some(client) = peer.counted() else { return Ok(()) };
+        let full = |reason| Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
+        let Limits {
+            registrations_per_tool: most, procs_per_tool, procs_per_process, procs_per_user, ..
+        } = self.settings.limits;
+        if peer.registration_count() >= most {
+            return full(format!("a tool may have {most} registrations: end one first"));
+        }
+        let check_limit = |owner: &str, limit: usize, counts: &dyn Fn(&Peer) -> bool| {
+            let named =
+                self.tools.values().filter(|other| !other.is_own() && counts(other)).map(Peer::weight);
+            if named.fold(weight, usize::saturating_add) <= limit {
+                return Ok(());
+            }
+            full(format!(
+                "the registrations of a {owner} may name {limit} processes: end one first, or name whole jobs"
+            ))
+        };
+        check_limit("tool", procs_per_tool, &|other| ptr::eq(other, peer))?;
+        check_limit("process", procs_per_process, &|other| other.client().is_process(client))?;
+        check_limit("user", procs_per_user, &|other| other.client().uid == client.uid)
+    }
+
+    /// Informs the tools whose registrations name `nspace` and can get no further source.
+    pub(crate) fn announce_complete_registrations(&mut self, nspace: &Nspace) {
+        for (peer_id, handler) in self.tools.naming(nspace) {
+            self.announce_if_complete(peer_id, handler);
+        }
+    }
+
+    /// Informs `peer_id` if its registration `handler` can get no further source, and no further
+    /// report of one that it misses.
+    pub(crate) fn announce_if_complete(&mut self, peer_id: PeerId, handler: u32) {
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let registration = peer.registration_mut(handler);
+        let is_missing = || self.streams.iter().any(|(_, stream)| stream.is_missed_by(peer_id, handler));
+        let complete = registration
+            .and_then(|registration| registration.announce_if_complete(handler, &self.jobs, is_missing));
+        if let Some(message) = complete {
+            peer.answer(&message);
+        }
+    }
+
+    /// If `nspace` has ended, informs the tools that registered for it, and ends the registrations
+    /// that can receive nothing more. All its rings were announced before.
+    pub(crate) fn announce_end(&mut self, nspace: &Nspace) {
+        if self.jobs.get(nspace).is_some_and(JobState::has_ended) {
+            for (peer_id, handler) in self.tools.naming(nspace) {
+                self.report_end(peer_id, handler, nspace);
+            }
+        }
+    }
+
+    /// Informs `peer_id` of each job named by its registration `handler` that has ended.
+    pub(crate) fn report_ends(&mut self, peer_id: PeerId, handler: u32) {
+        let registration = self.tools.get(&peer_id).and_then(|peer| peer.registration(handler));
+        let jobs: Vec<Nspace> =
+            registration.map(|registration| registration.jobs().cloned().collect()).unwrap_or_default();
+        jobs.iter().for_each(|nspace| self.report_end(peer_id, handler, nspace));
+    }
+
+    /// Informs `peer_id` that `nspace`, which its registration `handler` names, has ended, unless
+    /// it has not or the tool was informed before. The message follows all rings of the job.
+    fn report_end(&mut self, peer_id: PeerId, handler: u32, nspace: &Nspace) {
+        let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
+        let (run, exit_code) = (job.run(), job.exit_code());
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(registration) = peer.registration_mut(handler) else { return };
+        if !registration.mark_end_reported(nspace, run) {
+            return;
+        }
+        let message = ToTool::JobEnded { handler, nspace: nspace.clone(), run, exit_code, skipped: 0 };
+        if registration.end_is_due(message) {
+            self.send_due_ends(peer_id, handler);
+        }
+    }
+
+    /// Continues with a registration all of whose rings are queued.
+    pub(crate) fn readers_settled(&mut self, peer_id: PeerId, handler: u32) {
+        self.announce_if_complete(peer_id, handler);
+        self.send_due_ends(peer_id, handler);
+    }
+
+    /// Sends the ends of jobs that are due, and ends the registration if nothing can follow.
+    fn send_due_ends(&mut self, peer_id: PeerId, handler: u32) {
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(registration) = peer.registration_mut(handler) else { return };
+        let is_over = registration.is_over();
+        let due_ends = registration.take_due_ends();
+        due_ends.iter().for_each(|message| peer.answer(message));
+        if is_over {
+            // A registration that has ended counts towards no limit and holds no sources at the
+            // host. Its readers remain until the tool has drained them. It misses only streams of
+            // ranks whose start has failed.
+            self.streams.registration_ended(peer_id, Some(handler));
+            let ended = self.tools.remove_registration(peer_id, handler);
+            ended.and_then(|registration| registration.ticket()).inspect(|ticket| self.release(*ticket));
+        }
+    }
+}

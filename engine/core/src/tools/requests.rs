@@ -1,0 +1,124 @@
+//! Dispatch of a tool's requests.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use iof_proto::directive::DirectiveLevel;
+use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Rank, Status, ToTool};
+use iof_shm_ring::{ReaderId, Start};
+
+use crate::Core;
+use crate::disconnect::DisconnectReason;
+use crate::ids::PeerId;
+use crate::jobs::job::JobState;
+use crate::logs::table::Requester;
+use crate::pushes::push::PushRequest;
+use crate::streams::options::{limit_buffering_size, limit_cache_size};
+use crate::tools::peer::Peer;
+use crate::tools::pull::Pull;
+use crate::tools::registration::Registration;
+
+fn failure(status: Status, reason: impl Into<String>) -> Failure {
+    Failure::new(status, reason)
+}
+
+/// Serves the request `message` of the tool `peer_id`.
+pub(crate) fn serve(
+    core: &mut Core,
+    peer_id: PeerId,
+    message: FromTool,
+    now: Instant,
+) -> Result<(), DisconnectReason> {
+    let Some(peer) = core.tools.get_mut(&peer_id) else { return Ok(()) };
+    match message {
+        FromTool::Hello { .. } => return Err(DisconnectReason::Unexpected("a second hello")),
+        FromTool::Follow { slot } => {
+            // The request itself shows that the tool is done with its slot. If the reader was moved
+            // already, the new ring is on its way to the tool.
+            core.follow(peer_id, slot.into());
+        }
+        FromTool::Drained { slots } => core.drained(peer_id, slots.into_iter().map(ReaderId::from)),
+        FromTool::Pull { request, procs, channels, backlog, persistent, directives } => {
+            let Some(peer) = core.tools.get(&peer_id) else { return Ok(()) };
+            match registration(core, peer, procs, channels, backlog, &directives) {
+                Ok((registration, ignored)) => {
+                    let registration = registration.persistent(persistent);
+                    core.pull(peer_id, Pull { request, registration, directives, ignored });
+                }
+                Err(failure) => core.refuse_pull(peer_id, request, failure),
+            }
+        }
+        FromTool::Deregister { request, handler } => {
+            let known = core.tools.remove_registration(peer_id, handler);
+            core.detach(peer_id, Some(handler));
+            known
+                .as_ref()
+                .and_then(|registration| registration.ticket())
+                .inspect(|ticket| core.release(*ticket));
+            let unknown = || format!("this tool has no registration {handler}");
+            let result = known.map(drop).ok_or_else(|| failure(Status::ERR_NOT_FOUND, unknown()));
+            if let Some(peer) = core.tools.get_mut(&peer_id) {
+                peer.answer(&ToTool::Deregistered { request, result });
+            }
+        }
+        FromTool::Query { request, queries } => core.query(peer_id, request, queries, now),
+        FromTool::Log { request, log } => {
+            let requester = Requester::tool(peer_id, peer, request);
+            core.log(requester, &log);
+        }
+        FromTool::Push { request, targets, size, directives } => {
+            core.push(peer_id, PushRequest { request, targets, size, infos: directives });
+        }
+        FromTool::Signal { request, procs, signal } => core.signal(peer_id, request, &procs, signal, now),
+        FromTool::Fill { push, bytes, last } => core.fill(peer_id, push, bytes, last)?,
+        FromTool::SlowTargets { request, push, cut_off } => {
+            core.report_slow_targets(peer_id, request, push, cut_off);
+        }
+    }
+    Ok(())
+}
+
+/// Parses the directives of a registration. Returns them with the keys of those that are ignored.
+fn directives(
+    infos: &[Info],
+    host_keys: &BTreeSet<String>,
+    max_cache_size: u32,
+) -> Result<(Directives, Vec<String>), Failure> {
+    let ours: Vec<Info> = infos.iter().filter(|info| !host_keys.contains(&info.key)).cloned().collect();
+    let (mut directives, mut ignored) = Directives::read(&ours, DirectiveLevel::Registration)?;
+    limit_cache_size(&mut directives.cache_size, max_cache_size, infos, &mut ignored)?;
+    limit_buffering_size(&mut directives.buffering_size, max_cache_size, infos, &mut ignored)?;
+    Ok((directives, ignored))
+}
+
+/// Builds the registration that a pull asks for. Returns it with the keys of ignored directives.
+///
+/// # Errors
+/// Fails if a directive or the choice of processes and channels is invalid, if a named rank does
+/// not exist, or if the tool may not have another registration.
+fn registration(
+    core: &Core,
+    peer: &Peer,
+    procs: Vec<Proc>,
+    channels: Channels,
+    backlog: bool,
+    infos: &[Info],
+) -> Result<(Registration, Vec<String>), Failure> {
+    let (directives, ignored) = directives(infos, &core.settings.host_keys, core.settings.max_cache_size)?;
+    if channels.contains(Channels::STDIN) && channels != Channels::ALL {
+        return Err(failure(Status::ERR_NOT_SUPPORTED, "stdin cannot be pulled, only pushed"));
+    }
+    if procs.is_empty() || channels.outputs().next().is_none() {
+        return Err(failure(Status::ERR_BAD_PARAM, "a pull must name at least one process and one channel"));
+    }
+    if let Some(unknown) = procs.iter().find(|proc| !core.jobs.may_exist(proc)) {
+        let last = core.jobs.get(&unknown.nspace).map_or(Rank::UNDEF, JobState::last_rank);
+        let reason =
+            format!("rank {} does not exist: the last rank of {} is {last}", unknown.rank, unknown.nspace);
+        return Err(failure(Status::ERR_NOT_FOUND, reason));
+    }
+    let start = if backlog { Start::Oldest } else { Start::Now };
+    let registration = Registration::new(procs, channels, start, directives, infos);
+    core.check_registrations(peer, registration.weight())?;
+    Ok((registration, ignored))
+}

@@ -1,0 +1,116 @@
+//! The upcalls to the host and the callbacks of the embedder, as data.
+
+use std::sync::Arc;
+
+use iof_capture::{PushId, Signal};
+use iof_proto::{Info, Log, LogReport, Proc, Query, socket};
+
+use crate::ids::{LogStep, PeerId, QueryId, SignalRequest};
+use crate::jobs::job::Receivers;
+use crate::tools::demand::{CallId, Sources};
+
+/// The callback that an embedder passes with a message.
+pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
+
+/// The callback of the host, which is called once its bytes are not needed any more or its request
+/// was performed.
+pub type TakenCallback = Box<dyn FnOnce() + Send>;
+
+/// A push to the stdin of remote processes. `Host::push_stdin` receives
+/// its bytes piece by piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StdinPush {
+    /// The number of the push. The pieces of one push arrive in order, and after those of all
+    /// earlier pushes to any of the same processes.
+    pub id: u64,
+    /// The tool that pushes. The text `name.rank` that the tool attached with is its job and rank.
+    /// A text without a rank means rank 0, and one that is not a name of a job becomes
+    /// `iof-tool-<pid>`. A tool chooses its name freely, so the name proves nothing.
+    pub source: Proc,
+    /// The processes that receive the bytes. A wildcard rank stands for all remote processes of its
+    /// job.
+    pub targets: Vec<Proc>,
+    /// The tool's directives for the push (RFC0025).
+    pub directives: Vec<Info>,
+}
+
+/// Bytes in the inlet of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The position of its first byte in the push.
+    pub position: u64,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+/// An upcall or callback that the control thread makes after it has unlocked the tables.
+pub enum Upcall {
+    /// The host approves or refuses a tool.
+    Approve {
+        /// The tool.
+        peer: PeerId,
+        /// Its process.
+        credentials: socket::PeerCredentials,
+    },
+    /// Tools want sources.
+    Pull {
+        /// The call.
+        call: CallId,
+        /// The sources.
+        sources: Sources,
+        /// The directives of the pull.
+        directives: Vec<Info>,
+    },
+    /// No tool wants these sources any longer.
+    Stop(Sources),
+    /// The driver copies the piece before it sends a tool credit for its bytes.
+    Stdin {
+        /// The push.
+        push: PushId,
+        /// Its tool and its targets.
+        stdin: Arc<StdinPush>,
+        /// The bytes.
+        piece: Piece,
+    },
+    /// The host answers a part of a query.
+    Query {
+        /// The query.
+        id: QueryId,
+        /// The part.
+        queries: Vec<Query>,
+    },
+    /// The answer is [`Input::SignalledElsewhere`](crate::input::Input::SignalledElsewhere).
+    Signal {
+        /// The remote ranks.
+        procs: Vec<Proc>,
+        /// The signal.
+        signal: Signal,
+        /// The request.
+        requested: SignalRequest,
+        /// The ranks of this and other nodes that receive it afterwards.
+        receivers: Receivers,
+    },
+    /// The host logs a message.
+    Log {
+        /// The step of the request.
+        step: LogStep,
+        /// The message.
+        log: Log,
+    },
+    /// A message of the embedder was logged.
+    Logged {
+        /// The embedder's callback.
+        done: LogCallback,
+        /// The outcome.
+        report: LogReport,
+    },
+    /// A callback of the embedder is called.
+    Taken(TakenCallback),
+}
+
+impl Upcall {
+    /// Returns the callback of a delivery, if this is one.
+    pub(crate) fn into_callback(self) -> Option<TakenCallback> {
+        if let Upcall::Taken(callback) = self { Some(callback) } else { None }
+    }
+}
