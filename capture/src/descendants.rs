@@ -17,11 +17,11 @@ pub const MAX_SIGNALLED_DESCENDANTS: usize = 4096;
 /// The descendants that were found so far. They are remembered, because the kernel gives a process
 /// another parent when its own has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Descendants(Mutex<Vec<Process>>);
+pub(crate) struct Descendants(Mutex<Vec<Descendant>>);
 
 /// A process in a process group. A later process with the same pid has another start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct Descendant {
     pid: u32,
     group: i32,
     /// In clock ticks since the start of the system.
@@ -34,7 +34,7 @@ impl Descendants {
     /// What a descendant in another group has started is not found. `root_exists` is called after
     /// the children of `root` are read, and returns `false` if `root` may be another process by
     /// then.
-    pub(crate) fn find(&self, root: u32, root_exists: impl FnOnce() -> bool) -> Vec<Process> {
+    pub(crate) fn find(&self, root: u32, root_exists: impl FnOnce() -> bool) -> Vec<Descendant> {
         let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         found.retain(|process| process.is_left());
         let children = children_of(root);
@@ -52,12 +52,12 @@ impl Descendants {
 }
 
 /// Adds those processes that are in the process group of this process.
-fn add(found: &mut Vec<Process>, pids: Vec<u32>) {
+fn add(found: &mut Vec<Descendant>, pids: Vec<u32>) {
     let group = getpgrp().as_raw();
     for pid in pids {
         let is_new =
             found.len() < MAX_SIGNALLED_DESCENDANTS && found.iter().all(|process| process.pid != pid);
-        let process = is_new.then(|| Process::of(pid)).flatten();
+        let process = is_new.then(|| Descendant::of(pid)).flatten();
         found.extend(process.filter(|process| process.group == group));
     }
 }
@@ -70,9 +70,9 @@ fn children_of(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>()).collect()
 }
 
-impl Process {
+impl Descendant {
     /// Returns the process that has this pid now, see proc_pid_stat(5).
-    fn of(pid: u32) -> Option<Process> {
+    fn of(pid: u32) -> Option<Descendant> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         // The name of the program comes first, in parentheses, and can contain anything.
         let stat = String::from_utf8_lossy(&stat);
@@ -80,12 +80,12 @@ impl Process {
         let mut fields = fields.split(' ');
         let group = fields.nth(2)?.parse().ok()?;
         let started = fields.nth(16)?.parse().ok()?;
-        Some(Process { pid, group, started })
+        Some(Descendant { pid, group, started })
     }
 
     /// Returns whether the process exists and is in the same group.
     fn is_left(self) -> bool {
-        Process::of(self.pid) == Some(self)
+        Descendant::of(self.pid) == Some(self)
     }
 
     /// Sends `signal` to the process. Returns whether the process received it.

@@ -64,10 +64,10 @@ impl FirstWrites {
     }
 
     /// Returns the order of the first writes up to now. Does not block.
-    pub(crate) fn order(&self) -> Order<'_> {
+    pub(crate) fn order(&self) -> WriteOrder<'_> {
         let mut watch = self.lock();
         watch.update();
-        Order(watch)
+        WriteOrder(watch)
     }
 }
 
@@ -99,9 +99,9 @@ impl Watch {
 }
 
 /// The order of first writes at one time.
-pub(crate) struct Order<'a>(MutexGuard<'a, Watch>);
+pub(crate) struct WriteOrder<'a>(MutexGuard<'a, Watch>);
 
-impl Order<'_> {
+impl WriteOrder<'_> {
     /// Returns the place of `pipe` among the watched pipes in the order in which they became
     /// readable; `usize::MAX` if it was not readable.
     pub(crate) fn position(&self, pipe: RawFd) -> usize {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, StreamKey, ToFrontEnd,
+    AgentEnd, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, StreamKey, ToFrontEnd,
     window,
 };
 use iof_proto::{Channel, Rank};
@@ -61,7 +61,7 @@ fn pass_to_link(link: &mut LinkEnd, frame: &Frame<'_>, length: usize) {
 
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
     let (mut front, mut agent) = (FrontEnd::new(&[Rank(0)].into(), window(1)), AgentEnd::default());
-    let (mut to_front, mut to_agent) = (Decoder::of_agent(), Decoder::of_front_end());
+    let (mut to_front, mut to_agent) = (FrameDecoder::of_agent(), FrameDecoder::of_front_end());
     let mut link = LinkEnd::default();
     link.outlive_carriers(Duration::MAX);
     let (mut delivered, mut lost) = (0u64, 0u64);

@@ -7,7 +7,7 @@
 
 use crate::error::InspectError;
 use crate::file;
-use crate::layout::{self, Control, MAX_LABEL, NONE};
+use crate::layout::{self, ControlWords, MAX_LABEL, NONE};
 use crate::marks::Mark;
 use crate::reader::Gap;
 use crate::ring::Ring;
@@ -192,7 +192,7 @@ impl Snapshot {
 
 /// Loads all words of a ring. Returns `None` if the ring became another generation meanwhile.
 fn load_words(ring: &Ring) -> Option<Snapshot> {
-    let Control { identity, published, claimed, .. } = ring.control();
+    let ControlWords { identity, published, claimed, .. } = ring.control();
     let before = generation(ring)?;
     let position = |word: u64| (word != NONE).then_some(word);
 

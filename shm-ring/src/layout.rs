@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 0            3200                 meta_len(entries)                    meta_len + capacity
-//! | Control    | Entry 0 .. entries | pad to a page | data, pure bytes   |
+//! | control    | Entry 0 .. entries | pad to a page | data, pure bytes   |
 //! ```
 //!
 //! The data part is mapped twice, back to back, so every range of at most `capacity` bytes is one
@@ -137,7 +137,7 @@ pub(crate) struct Claimed {
 
 /// Head of a ring file.
 #[repr(C)]
-pub(crate) struct Control {
+pub(crate) struct ControlWords {
     pub identity: Identity,
     pub published: Published,
     pub claimed: Claimed,
@@ -195,7 +195,7 @@ pub(crate) const READY_WORDS: usize = MAX_SLOTS.div_ceil(64);
 
 #[cfg(not(any(loom, miri)))]
 const _: () = {
-    assert!(size_of::<Control>() == 3200);
+    assert!(size_of::<ControlWords>() == 3200);
     assert!(size_of::<Entry>() == 24);
     assert!(size_of::<Slot>() == 64);
     assert!(size_of::<PageTable>() == 128 + MAX_SLOTS / 8 + MAX_SLOTS * 64);
@@ -221,6 +221,6 @@ pub(crate) fn spacing(capacity: u64, entries: u64) -> u64 {
 /// Returns the number of bytes before the data area.
 pub(crate) fn meta_len(entries: u64, page: u64) -> u64 {
     let used =
-        (size_of::<Control>() as u64).saturating_add(entries.saturating_mul(size_of::<Entry>() as u64));
+        (size_of::<ControlWords>() as u64).saturating_add(entries.saturating_mul(size_of::<Entry>() as u64));
     round_up(used, page)
 }

@@ -12,7 +12,9 @@ use crate::budget::Charge;
 use crate::copy::copy_racy;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
-use crate::layout::{self, Control, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC};
+use crate::layout::{
+    self, ControlWords, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC,
+};
 use crate::map::{Access, DoubleMap};
 use crate::marks::Marks;
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
@@ -65,7 +67,7 @@ enum Place {
 
 /// The memory of a ring.
 struct Memory {
-    control: *const Control,
+    control: *const ControlWords,
     entries: *const Entry,
     entry_count: u64,
     data: *mut u8,
@@ -80,7 +82,7 @@ enum Owner {
     #[expect(dead_code, reason = "held only to be unmapped with the ring")]
     Mapped(DoubleMap),
     #[cfg(any(loom, feature = "test-utils"))]
-    Heap(std::sync::Arc<heap::Heap>),
+    RingHeap(std::sync::Arc<heap::RingHeap>),
     /// Control words and index without data.
     #[expect(dead_code, reason = "held only to be freed with the ring")]
     Words(Words),
@@ -117,7 +119,7 @@ impl Ring {
         let fd = file::create(c"iof-ring", len)?;
         // The control words must never fault for lack of memory. Index pages are populated as they
         // are used.
-        file::populate(&fd, 0, size_of::<Control>() as u64).map_err(|source| CreateError::Memory {
+        file::populate(&fd, 0, size_of::<ControlWords>() as u64).map_err(|source| CreateError::Memory {
             step: "fallocate",
             len,
             source,
@@ -244,8 +246,8 @@ impl Ring {
 
     /// Returns the control words.
     #[inline]
-    pub(crate) fn control(&self) -> &Control {
-        // SAFETY: `control` points to a live `Control` for as long as the memory lives, which is as
+    pub(crate) fn control(&self) -> &ControlWords {
+        // SAFETY: `control` points to a live `ControlWords` for as long as the memory lives, which is as
         // long as `self`. `create`, `on_heap`, `open` and `late` ensure that, `open` after checking
         // the file's size. All its words are atomics.
         unsafe { &*self.memory().control }
@@ -253,13 +255,13 @@ impl Ring {
 
     /// Returns the index ring.
     pub(crate) fn index(&self) -> Marks<'_> {
-        let Control { published, claimed, .. } = self.control();
+        let ControlWords { published, claimed, .. } = self.control();
         Marks { entries: self.entries(), tail: &published.index_tail, head: &claimed.index_head }
     }
 
     /// Returns the entries of the newest reads.
     pub(crate) fn recent(&self) -> Marks<'_> {
-        let Control { published, claimed, recent, .. } = self.control();
+        let ControlWords { published, claimed, recent, .. } = self.control();
         Marks { entries: recent, tail: &published.recent_tail, head: &claimed.recent_head }
     }
 
@@ -277,7 +279,7 @@ impl Ring {
     pub(crate) fn populate_entries(&self, i: u64) -> Option<u64> {
         if let Some(file) = &self.memory().file {
             let (head, size, page) =
-                (size_of::<Control>() as u64, size_of::<Entry>() as u64, file::page_size());
+                (size_of::<ControlWords>() as u64, size_of::<Entry>() as u64, file::page_size());
             // The page in which entry `i` ends. All pages before it have their memory already.
             let end = layout::round_up(head.saturating_add(i.saturating_add(1).saturating_mul(size)), page);
             if end > page {
@@ -296,7 +298,7 @@ impl Ring {
     pub(crate) fn populate_data(&self, start: u64, end: u64) -> Option<u64> {
         let memory = self.memory();
         #[cfg(any(loom, feature = "test-utils"))]
-        if let Owner::Heap(heap) = &memory.owner
+        if let Owner::RingHeap(heap) = &memory.owner
             && heap.memory().is_data_refused()
         {
             return None;
@@ -345,7 +347,7 @@ impl Ring {
     /// double map. The writer must have claimed them.
     #[cfg(any(loom, feature = "test-utils"))]
     pub(crate) fn mirror(&self, offset: u64, n: u64) {
-        if let Owner::Heap(heap) = &self.memory().owner {
+        if let Owner::RingHeap(heap) = &self.memory().owner {
             heap.mirror(self.address(offset), usize::try_from(n).unwrap_or(0));
         }
     }
@@ -398,7 +400,7 @@ impl Ring {
         match self.memory().owner {
             Owner::Mapped(_) => true,
             #[cfg(any(loom, feature = "test-utils"))]
-            Owner::Heap(_) => true,
+            Owner::RingHeap(_) => true,
             Owner::Words(_) => false,
             #[cfg(not(loom))]
             Owner::Shared => false,
@@ -422,7 +424,7 @@ impl Memory {
     fn mapped(map: DoubleMap, capacity: u64, entry_count: u64, file: Option<OwnedFd>) -> Memory {
         Memory {
             control: map.head().cast(),
-            entries: map.head().wrapping_add(size_of::<Control>()).cast(),
+            entries: map.head().wrapping_add(size_of::<ControlWords>()).cast(),
             entry_count,
             data: map.data(),
             capacity,

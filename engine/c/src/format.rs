@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use iof_output::{
-    Choice, Files, LockedFiles, MAX_OPEN_FILES, Markup, Options, Pattern, Place, Stamp, Style, StyleExtras,
+    Choice, FilePlace, Files, LockedFiles, MAX_OPEN_FILES, Markup, Options, Pattern, Stamp, Style,
+    StyleExtras,
 };
 use iof_proto::attribute::key::*;
 use iof_proto::{Nspace, Status};
@@ -152,15 +153,15 @@ impl Format {
         Ok(self.place()?.map(files))
     }
 
-    fn place(&self) -> Outcome<Option<Place>> {
+    fn place(&self) -> Outcome<Option<FilePlace>> {
         let Some(Location { base, path, is_directory }) = &self.files else { return Ok(None) };
         Ok(Some(match is_directory {
-            true => Place::Tree(base.join(path)),
+            true => FilePlace::Tree(base.join(path)),
             false if self.flag(PMIX_IOF_FILE_PATTERN) => {
                 let pattern = Pattern::new(&literal(base).join(path));
-                Place::Pattern(pattern.or_status(Status::ERR_BAD_PARAM)?)
+                FilePlace::Pattern(pattern.or_status(Status::ERR_BAD_PARAM)?)
             }
-            false => Place::Name(base.join(path)),
+            false => FilePlace::Name(base.join(path)),
         }))
     }
 }
@@ -237,7 +238,7 @@ mod tests {
         assert!(!both.flag(PMIX_IOF_TAG_OUTPUT));
         assert!(format(&[(PMIX_TAG_OUTPUT, true.into())]).flag(PMIX_IOF_TAG_OUTPUT));
         let file = format(&[(PMIX_IOF_OUTPUT_TO_FILE, "/new".into()), (PMIX_OUTPUT_TO_FILE, "/old".into())]);
-        assert_eq!(file.place().unwrap(), Some(Place::Name("/new".into())));
+        assert_eq!(file.place().unwrap(), Some(FilePlace::Name("/new".into())));
     }
 
     #[test]
@@ -248,14 +249,14 @@ mod tests {
             format(&[(PMIX_IOF_OUTPUT_TO_DIRECTORY, "x".into())]),
             format(&[(PMIX_IOF_OUTPUT_TO_FILE, "%r%%".into()), (PMIX_IOF_FILE_PATTERN, true.into())]),
         ];
-        assert_eq!(file.place().unwrap(), Some(Place::Name(base.join("x"))));
+        assert_eq!(file.place().unwrap(), Some(FilePlace::Name(base.join("x"))));
         for format in [&mut file, &mut tree, &mut pattern] {
             format.files.as_mut().unwrap().base = "/a%n%".into();
         }
-        assert_eq!(file.place().unwrap(), Some(Place::Name("/a%n%/x".into())));
-        assert_eq!(tree.place().unwrap(), Some(Place::Tree("/a%n%/x".into())));
+        assert_eq!(file.place().unwrap(), Some(FilePlace::Name("/a%n%/x".into())));
+        assert_eq!(tree.place().unwrap(), Some(FilePlace::Tree("/a%n%/x".into())));
         let expected = Pattern::new(Path::new("/a%%n%%/%r%%")).unwrap();
-        assert_eq!(pattern.place().unwrap(), Some(Place::Pattern(expected)));
+        assert_eq!(pattern.place().unwrap(), Some(FilePlace::Pattern(expected)));
     }
 
     #[test]
@@ -265,7 +266,7 @@ mod tests {
             format(&[(PMIX_IOF_XML_OUTPUT, true.into()), (PMIX_IOF_OUTPUT_TO_DIRECTORY, "/above".into())]);
         let both = above.over(&below);
         assert!(both.flag(PMIX_IOF_RANK_OUTPUT) && both.flag(PMIX_IOF_XML_OUTPUT));
-        assert_eq!(both.place().unwrap(), Some(Place::Tree("/above".into())));
+        assert_eq!(both.place().unwrap(), Some(FilePlace::Tree("/above".into())));
         assert_eq!(Format::default().over(&both), both);
         let no_rank = format(&[(PMIX_IOF_RANK_OUTPUT, false.into())]);
         assert!(!no_rank.over(&both).flag(PMIX_IOF_RANK_OUTPUT));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
-    Audience, Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place,
+    Audience, Choice, ChoiceError, FilePlace, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output,
     Rotation, Style, StyleExtras, WriteWatch, find_clash,
 };
 use iof_proto::{Channels, Nspace, Rank};
@@ -251,14 +251,14 @@ impl Outputs<'_> {
     /// Tells about placeholders that are not expanded.
     fn warn(&self) {
         match self.choice.unused_placeholder() {
-            Some(Place::Name(name)) => {
+            Some(FilePlace::Name(name)) => {
                 let name = name.display();
                 print_message(format_args!(
                     "'%' in file={name} is not a placeholder, because :pattern is missing: write \
                      file={name}:pattern, or ignore this message"
                 ));
             }
-            Some(Place::Tree(directory)) => {
+            Some(FilePlace::Tree(directory)) => {
                 let directory = directory.display();
                 print_message(format_args!(
                     "'%' in the directory {directory} is not a placeholder: write --output \
@@ -449,7 +449,8 @@ impl Outputs<'_> {
         let redirected = args.redirect.files().into_iter();
         chosen
             .chain(
-                redirected.map(|(channels, pattern)| (channels, files(Place::Exact(pattern), choice.merge))),
+                redirected
+                    .map(|(channels, pattern)| (channels, files(FilePlace::Exact(pattern), choice.merge))),
             )
             .collect()
     }

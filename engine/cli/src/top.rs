@@ -23,7 +23,7 @@ use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use self::board::{Board, Prompt, Scroll};
-use self::filter::Filter;
+use self::filter::RowFilter;
 use self::row::Sort;
 use self::screen::Screen;
 use crate::args::TopArgs;
@@ -70,7 +70,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let mut screen = Screen::new()?;
     let selected = args.engine.select();
     let mut tool = attach(&selected, "iof top")?;
-    let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
+    let filter = RowFilter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
     check_ranks(&mut tool, filter.ranks.as_ref(), filter.job.as_ref())?;
     let engine = tool.engine_pid();
     let signals = Signals::take_ending().map_err(Failure::running)?;
@@ -186,7 +186,7 @@ fn answer(board: &mut Board, key: KeyCode) {
     match key {
         KeyCode::Esc => board.prompt = None,
         KeyCode::Backspace => drop(prompt.text.pop()),
-        KeyCode::Enter => match Filter::parse(&prompt.text) {
+        KeyCode::Enter => match RowFilter::parse(&prompt.text) {
             Ok(filter) => {
                 board.prompt = None;
                 board.select(filter);

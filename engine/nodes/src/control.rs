@@ -270,14 +270,14 @@ fn limit(what: &'static str, length: usize, limit: usize) -> Result<(), ControlE
 }
 
 /// A message whose parts have limits.
-pub(crate) trait Message: Serialize + DeserializeOwned {
+pub(crate) trait ControlMessage: Serialize + DeserializeOwned {
     /// The longest encoding, in bytes.
     const LIMIT: usize;
 
     fn check(&self) -> Result<(), ControlError>;
 }
 
-impl Message for ToAgent {
+impl ControlMessage for ToAgent {
     const LIMIT: usize = MAX_CONTROL;
 
     fn check(&self) -> Result<(), ControlError> {
@@ -293,7 +293,7 @@ impl Message for ToAgent {
     }
 }
 
-impl Message for ToFrontEnd {
+impl ControlMessage for ToFrontEnd {
     const LIMIT: usize = MAX_ANSWER;
 
     fn check(&self) -> Result<(), ControlError> {
@@ -312,7 +312,7 @@ impl Message for ToFrontEnd {
 }
 
 /// Returns the frame of a message.
-fn encode<M: Message>(message: &M) -> Result<Vec<u8>, ControlError> {
+fn encode<M: ControlMessage>(message: &M) -> Result<Vec<u8>, ControlError> {
     message.check()?;
     let body = postcard::to_stdvec(message).map_err(|_| ControlError::Body { length: 0 })?;
     if body.len() > M::LIMIT {
@@ -323,7 +323,7 @@ fn encode<M: Message>(message: &M) -> Result<Vec<u8>, ControlError> {
     Ok(frame)
 }
 
-pub(crate) fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
+pub(crate) fn decode<M: ControlMessage>(payload: &[u8]) -> Result<M, ControlError> {
     match postcard::take_from_bytes::<M>(payload) {
         Ok((message, [])) => message.check().map(|()| message),
         _ => Err(ControlError::Body { length: payload.len() }),

@@ -384,8 +384,8 @@ const MEMORY: usize = 4 * MAX_RECORD;
 /// was read behind it.
 ///
 /// ```
-/// use iof_nodes::{Decoder, Frame};
-/// let mut decoder = Decoder::of_front_end();
+/// use iof_nodes::{FrameDecoder, Frame};
+/// let mut decoder = FrameDecoder::of_front_end();
 /// let hello = Frame::HELLO.header().unwrap_or_default();
 /// for byte in hello {
 ///     assert_eq!(decoder.decode(), Ok(None));
@@ -395,7 +395,7 @@ const MEMORY: usize = 4 * MAX_RECORD;
 /// # assert_eq!(decoder.decode(), Ok(None));
 /// ```
 #[derive(Debug)]
-pub struct Decoder {
+pub struct FrameDecoder {
     /// Memory for what is read.
     bytes: Vec<u8>,
     /// The position of the next frame.
@@ -406,15 +406,15 @@ pub struct Decoder {
     max_control: usize,
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// Creates a parser of what a front end sends.
-    pub fn of_front_end() -> Decoder {
-        Decoder { bytes: Vec::new(), start: 0, end: 0, max_control: MAX_CONTROL }
+    pub fn of_front_end() -> FrameDecoder {
+        FrameDecoder { bytes: Vec::new(), start: 0, end: 0, max_control: MAX_CONTROL }
     }
 
     /// Creates a parser of what an agent sends. Its control messages are shorter.
-    pub fn of_agent() -> Decoder {
-        Decoder { max_control: MAX_ANSWER, ..Decoder::of_front_end() }
+    pub fn of_agent() -> FrameDecoder {
+        FrameDecoder { max_control: MAX_ANSWER, ..FrameDecoder::of_front_end() }
     }
 
     /// Reads once, and returns the number of bytes; 0 at the end of `input`. Frames that were
@@ -429,7 +429,7 @@ impl Decoder {
         Ok(length)
     }
 
-    /// Adds bytes that were read, as [`Decoder::read_from`].
+    /// Adds bytes that were read, as [`FrameDecoder::read_from`].
     pub fn receive(&mut self, mut bytes: &[u8]) {
         // A slice is read without an error, and the room is never empty.
         while !bytes.is_empty() && self.read_from(&mut bytes).is_ok() {}

@@ -38,7 +38,7 @@ pub use control::{
     ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, StdinOutcome, StdinRanks, ToAgent,
     ToFrontEnd, cut_text,
 };
-pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey, first_header};
+pub use frame::{Bundle, Frame, FrameDecoder, FrameError, HEADER, StreamKey, first_header};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, RankTotal,
+    AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, RankTotal,
     StdinOutcome, StreamKey, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Log, Rank};
@@ -50,8 +50,8 @@ struct World {
     sources: BTreeMap<StreamKey, Source>,
     up: VecDeque<u8>,
     down: VecDeque<u8>,
-    agent_decoder: Decoder,
-    front_decoder: Decoder,
+    agent_decoder: FrameDecoder,
+    front_decoder: FrameDecoder,
     /// Records that arrived and are not taken.
     waiting: VecDeque<(Channel, usize)>,
     delivered: BTreeMap<StreamKey, u64>,
@@ -72,8 +72,8 @@ impl World {
             sources: streams.map(|stream| (stream, Source::default())).collect(),
             up: VecDeque::new(),
             down: VecDeque::new(),
-            agent_decoder: Decoder::of_front_end(),
-            front_decoder: Decoder::of_agent(),
+            agent_decoder: FrameDecoder::of_front_end(),
+            front_decoder: FrameDecoder::of_agent(),
             waiting: VecDeque::new(),
             delivered: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -296,7 +296,7 @@ fn an_edge_cut_at_any_byte_has_a_broken_end_with_true_figures() {
 fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
     let (mut agent, mut sent) = (AgentEnd::default(), 0);
     assert!(!agent.take_window(Channel::Stdout, 1));
-    let (mut decoder, front) = (Decoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), MAX_WINDOW));
+    let (mut decoder, front) = (FrameDecoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), MAX_WINDOW));
     decoder.receive(&front.greeting());
     while let Some(frame) = decoder.decode().unwrap() {
         agent.receive(&frame).unwrap();

@@ -8,8 +8,8 @@ use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Decoder, Frame, FrameError, HEADER, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
-    ToFrontEnd, cut_text, first_header,
+    Bundle, Frame, FrameDecoder, FrameError, HEADER, NodeConfig, RankTotal, Start, StdinRanks, StreamKey,
+    ToAgent, ToFrontEnd, cut_text, first_header,
 };
 use iof_proto::{Channel, JobSpec, Policy, Rank, Rendezvous};
 use proptest::prelude::*;
@@ -51,7 +51,7 @@ proptest! {
             // A kind that is skipped.
             bytes.extend([200, 9, 9, 9, 3, 0, 0, 0].into_iter().chain([1; HEADER - 8 + 3]));
         }
-        let (mut decoder, mut decoded, mut rest) = (Decoder::of_agent(), 0, bytes.as_slice());
+        let (mut decoder, mut decoded, mut rest) = (FrameDecoder::of_agent(), 0, bytes.as_slice());
         for length in pieces.into_iter().cycle() {
             let (piece, after) = rest.split_at(length.min(rest.len()));
             decoder.receive(piece);
@@ -69,7 +69,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..300)) {
-        let mut decoder = Decoder::of_agent();
+        let mut decoder = FrameDecoder::of_agent();
         decoder.receive(&bytes);
         while let Ok(Some(frame)) = decoder.decode() {
             // Each frame has one encoding.
@@ -105,7 +105,7 @@ fn long_frames_that_are_read_in_parts_arrive_unchanged() {
     (0..60).for_each(|number| frame(number).append_to(&mut sent));
     for pieces in [&[usize::MAX][..], &[MAX_RECORD], &[4096, MAX_RECORD + HEADER], &[HEADER + 1, 100_000, 1]]
     {
-        let (mut decoder, mut decoded) = (Decoder::of_agent(), 0);
+        let (mut decoder, mut decoded) = (FrameDecoder::of_agent(), 0);
         let mut pipe = Pieces(&sent, pieces.iter().cycle());
         while decoder.read_from(&mut pipe).unwrap() > 0 {
             while let Some(arrived) = decoder.decode().unwrap() {
@@ -119,7 +119,7 @@ fn long_frames_that_are_read_in_parts_arrive_unchanged() {
 }
 
 fn error(bytes: &[u8]) -> FrameError {
-    let mut decoder = Decoder::of_front_end();
+    let mut decoder = FrameDecoder::of_front_end();
     decoder.receive(bytes);
     let error = decoder.decode().unwrap_err();
     assert_eq!(decoder.decode(), Err(error.clone()));
@@ -151,10 +151,10 @@ fn control_messages_of_agents_have_a_lower_limit() {
         let length = u32::try_from(length).unwrap().to_le_bytes();
         [5, 0, 0, 0].into_iter().chain(length).chain([0; HEADER - 8]).collect()
     };
-    let mut decoder = Decoder::of_agent();
+    let mut decoder = FrameDecoder::of_agent();
     decoder.receive(&header(MAX_ANSWER));
     assert_eq!(decoder.decode(), Ok(None));
-    let mut decoder = Decoder::of_agent();
+    let mut decoder = FrameDecoder::of_agent();
     decoder.receive(&header(MAX_ANSWER + 1));
     let error = FrameError::TooLong { kind: 5, length: MAX_ANSWER + 1, limit: MAX_ANSWER };
     assert_eq!(decoder.decode(), Err(error));

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use iof_nodes::limits::{MAX_KEPT, MAX_RECORD};
-use iof_nodes::{Bundle, Decoder, EdgeError, Frame, LinkEnd};
+use iof_nodes::{Bundle, EdgeError, Frame, FrameDecoder, LinkEnd};
 use proptest::prelude::*;
 
 const SESSION: u64 = 0x5e55_1011;
@@ -35,18 +35,18 @@ fn take(link: &mut LinkEnd, limit: usize) -> Vec<u8> {
 /// One end, with the frames that it sends and receives: credit with growing numbers.
 struct End {
     link: LinkEnd,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     /// What the carrier has taken and not delivered.
     pipe: VecDeque<u8>,
     /// The first frame over this carrier, until it has arrived whole.
-    first: Option<Decoder>,
+    first: Option<FrameDecoder>,
     sent: u64,
     arrived: u64,
 }
 
 impl End {
     fn new() -> End {
-        let decoder = Decoder::of_front_end();
+        let decoder = FrameDecoder::of_front_end();
         End { link: resumable(), decoder, pipe: VecDeque::new(), first: None, sent: 0, arrived: 0 }
     }
 
@@ -102,7 +102,7 @@ impl End {
     /// Goes over to a new carrier. What was in the old one is lost.
     fn replace_carrier(&mut self) {
         self.pipe = self.link.resume_frame(SESSION).header().unwrap().into();
-        self.first = Some(Decoder::of_front_end());
+        self.first = Some(FrameDecoder::of_front_end());
     }
 }
 

@@ -16,7 +16,7 @@ use crate::stamp::Stamp;
 
 /// The location of per-rank files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FilePlace {
     /// `dir=DIR`: `DIR/<nspace>/rank.<rank>/stdout` and `stderr`.
     Tree(PathBuf),
     /// `file=NAME`: `NAME.<nspace>.<rank>.out` and `.err`.
@@ -47,7 +47,7 @@ pub struct Choice {
     /// `merge-stderr-to-stdout`: writes stderr and stddiag to stdout.
     pub merge: bool,
     /// `dir=` or `file=`: writes to per-rank files.
-    pub files: Option<Place>,
+    pub files: Option<FilePlace>,
     /// `:copy`: writes the output to the files and to the command's own stdout and stderr.
     pub copy: bool,
     /// `:node`: writes files on the node of their rank, if the job has several nodes.
@@ -192,8 +192,8 @@ impl Choice {
             "rank" => self.rank = parse_bool(word, value)?,
             "merge-stderr-to-stdout" => self.merge = parse_bool(word, value)?,
             "timestamp" => self.stamp = parse_stamp(word, value)?,
-            "file" => self.set_place(Place::Name(parse_path(word, value, "a name, as in file=NAME")?))?,
-            _ => self.set_place(Place::Tree(parse_path("dir", value, "a directory, as in dir=DIR")?))?,
+            "file" => self.set_place(FilePlace::Name(parse_path(word, value, "a name, as in file=NAME")?))?,
+            _ => self.set_place(FilePlace::Tree(parse_path("dir", value, "a directory, as in dir=DIR")?))?,
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Choice {
         Ok(())
     }
 
-    fn set_place(&mut self, place: Place) -> Result<(), ChoiceError> {
+    fn set_place(&mut self, place: FilePlace) -> Result<(), ChoiceError> {
         if self.files.replace(place).is_some() {
             return Err(ChoiceError::Both("one dir= or file=", "another"));
         }
@@ -243,7 +243,9 @@ impl Choice {
         }
         self.copy = qualifiers.copy;
         self.files = match self.files {
-            Some(Place::Name(name)) if qualifiers.pattern => Some(Place::Pattern(Pattern::new(&name)?)),
+            Some(FilePlace::Name(name)) if qualifiers.pattern => {
+                Some(FilePlace::Pattern(Pattern::new(&name)?))
+            }
             Some(_) if qualifiers.pattern => return Err(ChoiceError::Both("dir=", ":pattern")),
             None if qualifiers.pattern => return Err(ChoiceError::NoFiles(":pattern")),
             None if qualifiers.copy => return Err(ChoiceError::NoFiles(":copy")),
@@ -267,11 +269,11 @@ impl Choice {
 
     /// Returns the place of the files if its path contains placeholders that are not expanded:
     /// those of `dir=DIR`, and of `file=NAME` without `:pattern`.
-    pub fn unused_placeholder(&self) -> Option<&Place> {
+    pub fn unused_placeholder(&self) -> Option<&FilePlace> {
         let has_placeholder = |path: &Path| Pattern::new(path).is_ok_and(|pattern| pattern.has_placeholder());
         self.files.as_ref().filter(|place| match place {
-            Place::Tree(path) | Place::Name(path) => has_placeholder(path),
-            Place::Pattern(_) | Place::Exact(_) => false,
+            FilePlace::Tree(path) | FilePlace::Name(path) => has_placeholder(path),
+            FilePlace::Pattern(_) | FilePlace::Exact(_) => false,
         })
     }
 
@@ -371,12 +373,12 @@ mod tests {
 
     #[test]
     fn files_have_qualifiers() {
-        assert_eq!(choice("d=/tmp/out").files, Some(Place::Tree("/tmp/out".into())));
+        assert_eq!(choice("d=/tmp/out").files, Some(FilePlace::Tree("/tmp/out".into())));
         assert!(!choice("dir=o:nocopy").shows() && choice("dir=o:copy:raw").shows() && choice("tag").shows());
         assert!(choice("dir=o:node").node && !choice("dir=o").node && !choice("dir=o:node=no").node);
         assert!(choice("tag:raw").raw && choice(":raw").raw);
-        assert!(matches!(choice("file=a.%r:PATTERN,tag").files, Some(Place::Pattern(_))));
-        assert_eq!(choice("file=%x").files, Some(Place::Name("%x".into())), "not a pattern");
+        assert!(matches!(choice("file=a.%r:PATTERN,tag").files, Some(FilePlace::Pattern(_))));
+        assert_eq!(choice("file=%x").files, Some(FilePlace::Name("%x".into())), "not a pattern");
         for (list, unused) in [
             ("file=a.%r", true),
             ("file=a.%r:pattern", false),
@@ -462,7 +464,7 @@ mod tests {
     #[test]
     fn file_names_are_arbitrary_bytes() {
         let list = OsStr::from_bytes(b"tag,dir=a\xff\xfeb");
-        let Some(Place::Tree(dir)) = Choice::from_lists([list]).unwrap().files else {
+        let Some(FilePlace::Tree(dir)) = Choice::from_lists([list]).unwrap().files else {
             panic!("no directory")
         };
         assert_eq!(dir.as_os_str().as_bytes(), b"a\xff\xfeb");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use iof_proto::{Channel, Rank};
 
-use crate::choice::Place;
+use crate::choice::FilePlace;
 use crate::label::Source;
 use crate::pattern::PatternValues;
 use crate::watch::WriteWatch;
@@ -44,7 +44,7 @@ const DIRECTORY_MODE: u32 = 0o750;
 #[derive(Clone, Debug)]
 pub struct Files {
     /// The location of the files.
-    pub place: Place,
+    pub place: FilePlace,
     /// Whether stderr and stddiag go to the file of stdout.
     pub merge: bool,
     /// Whether existing contents of a file are kept. Otherwise a file is emptied when its stream
@@ -102,22 +102,22 @@ impl Files {
         };
         let is_out = self.is_out(*channel);
         let name = match &self.place {
-            Place::Tree(dir) => {
+            FilePlace::Tree(dir) => {
                 let rank = if is_of_job { padded } else { format!("rank.{padded}") };
                 let rank = dir.join(nspace.as_str()).join(rank);
                 return rank.join(if is_out { "stdout" } else { "stderr" });
             }
-            Place::Name(name) => {
+            FilePlace::Name(name) => {
                 let mut name = name.clone().into_os_string();
                 name.push(format!(".{nspace}.{padded}"));
                 name
             }
-            Place::Pattern(pattern) | Place::Exact(pattern) => {
+            FilePlace::Pattern(pattern) | FilePlace::Exact(pattern) => {
                 let host = host.as_deref().unwrap_or("unknown");
                 let (nspace, channel) = (nspace.as_str(), if is_out { "stdout" } else { "stderr" });
                 let values = PatternValues { nspace, padded: &padded, rank: &number, host, channel };
                 let name = pattern.expand(values);
-                if pattern.has_placeholder() || matches!(self.place, Place::Exact(_)) {
+                if pattern.has_placeholder() || matches!(self.place, FilePlace::Exact(_)) {
                     return name;
                 }
                 name.into_os_string()
@@ -134,9 +134,9 @@ impl Files {
     /// Returns [`FileError`] if the directory can't be created.
     pub fn prepare(&self, new: &mut NewFiles) -> Result<(), FileError> {
         let directory = match &self.place {
-            Place::Tree(directory) => Some(directory.as_path()),
-            Place::Name(name) => name.parent().filter(|parent| !parent.as_os_str().is_empty()),
-            Place::Pattern(_) | Place::Exact(_) => None,
+            FilePlace::Tree(directory) => Some(directory.as_path()),
+            FilePlace::Name(name) => name.parent().filter(|parent| !parent.as_os_str().is_empty()),
+            FilePlace::Pattern(_) | FilePlace::Exact(_) => None,
         };
         let mut make = |path: &Path| {
             new.make_directory(path).map_err(|error| FileError { path: path.to_owned(), error })
@@ -147,16 +147,16 @@ impl Files {
     /// Returns whether the paths contain the name of the job.
     pub fn names_job(&self) -> bool {
         match &self.place {
-            Place::Tree(_) | Place::Name(_) => true,
-            Place::Pattern(pattern) | Place::Exact(pattern) => pattern.names_job(),
+            FilePlace::Tree(_) | FilePlace::Name(_) => true,
+            FilePlace::Pattern(pattern) | FilePlace::Exact(pattern) => pattern.names_job(),
         }
     }
 
     /// Returns whether the paths contain the name of the host.
     pub fn names_host(&self) -> bool {
         match &self.place {
-            Place::Tree(_) | Place::Name(_) => false,
-            Place::Pattern(pattern) | Place::Exact(pattern) => pattern.names_host(),
+            FilePlace::Tree(_) | FilePlace::Name(_) => false,
+            FilePlace::Pattern(pattern) | FilePlace::Exact(pattern) => pattern.names_host(),
         }
     }
 
@@ -167,15 +167,15 @@ impl Files {
     /// Returns whether each rank has a file of its own for `channel`.
     pub(crate) fn has_own_file(&self, channel: Channel) -> bool {
         let is_separate = match &self.place {
-            Place::Tree(_) | Place::Name(_) => true,
-            Place::Pattern(pattern) | Place::Exact(pattern) => pattern.names_stream(),
+            FilePlace::Tree(_) | FilePlace::Name(_) => true,
+            FilePlace::Pattern(pattern) | FilePlace::Exact(pattern) => pattern.names_stream(),
         };
         is_separate && !self.merge && channel == Channel::Stdout
     }
 
     /// Returns whether paths may contain the host, which only the engine knows.
     pub(crate) fn shows_host(&self) -> bool {
-        matches!(self.place, Place::Pattern(_) | Place::Exact(_))
+        matches!(self.place, FilePlace::Pattern(_) | FilePlace::Exact(_))
     }
 }
 
@@ -196,7 +196,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn files(place: Place) -> Files {
+    pub(crate) fn files(place: FilePlace) -> Files {
         Files {
             place,
             merge: false,
@@ -215,7 +215,7 @@ pub(crate) mod tests {
 
     #[test]
     fn paths_are_those_of_prterun() {
-        let tree = files(Place::Tree("d".into()));
+        let tree = files(FilePlace::Tree("d".into()));
         let path = |files: &Files, rank, channel, nprocs| files.path(&source(rank, channel), nprocs);
         let wanted = |text: &str| PathBuf::from(text);
         assert_eq!(path(&tree, 7, Channel::Stdout, 9), wanted("d/prterun-node1-77@1/rank.7/stdout"));
@@ -223,11 +223,11 @@ pub(crate) mod tests {
         assert_eq!(path(&tree, 7, Channel::Stddiag, 1000), wanted("d/prterun-node1-77@1/rank.0007/stderr"));
         let merged = Files { merge: true, ..tree };
         assert_eq!(path(&merged, 0, Channel::Stderr, 1), wanted("d/prterun-node1-77@1/rank.0/stdout"));
-        let name = files(Place::Name("x/f".into()));
+        let name = files(FilePlace::Name("x/f".into()));
         assert_eq!(path(&name, 3, Channel::Stderr, 12), wanted("x/f.prterun-node1-77@1.03.err"));
-        let pattern = Place::Pattern(crate::Pattern::new(Path::new("%h/%n-%r-%R")).unwrap());
+        let pattern = FilePlace::Pattern(crate::Pattern::new(Path::new("%h/%n-%r-%R")).unwrap());
         assert_eq!(path(&files(pattern), 3, Channel::Stdout, 12), wanted("node1/prterun-node1-77@1-03-3"));
-        let plain = Place::Pattern(crate::Pattern::new(Path::new("log")).unwrap());
+        let plain = FilePlace::Pattern(crate::Pattern::new(Path::new("log")).unwrap());
         assert_eq!(path(&files(plain), 3, Channel::Stderr, 12), wanted("log.err"));
     }
 
@@ -235,9 +235,9 @@ pub(crate) mod tests {
     fn data_of_a_whole_job_goes_to_files_of_the_job() {
         let source = source(Rank::UNDEF.0, Channel::Stderr);
         let path = |place| files(place).path(&source, 12).to_str().unwrap().to_owned();
-        assert_eq!(path(Place::Tree("d".into())), "d/prterun-node1-77@1/job/stderr");
-        assert_eq!(path(Place::Name("x/f".into())), "x/f.prterun-node1-77@1.job.err");
-        let pattern = Place::Pattern(crate::Pattern::new(Path::new("%n-%r-%R.%c")).unwrap());
+        assert_eq!(path(FilePlace::Tree("d".into())), "d/prterun-node1-77@1/job/stderr");
+        assert_eq!(path(FilePlace::Name("x/f".into())), "x/f.prterun-node1-77@1.job.err");
+        let pattern = FilePlace::Pattern(crate::Pattern::new(Path::new("%n-%r-%R.%c")).unwrap());
         assert_eq!(path(pattern), "prterun-node1-77@1-job-job.stderr");
     }
 }

@@ -48,7 +48,7 @@ mod style;
 mod watch;
 
 pub use batch::{Batch, MIN_LENT};
-pub use choice::{Choice, ChoiceError, OUTPUT_QUALIFIERS, Place, output_words};
+pub use choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, output_words};
 pub use destination::Destination;
 pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,

@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn each_rank_has_its_file_and_a_file_that_cannot_be_written_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        let tree = |name: &str| files(crate::Place::Tree(directory.path().join(name)));
+        let tree = |name: &str| files(crate::FilePlace::Tree(directory.path().join(name)));
         let mut printer = LinePrinter::new(tree("out"), options("rank"));
         let run = Run { bytes: b"text\n", offset: 0, times: &[] };
         for rank in [0, 1] {

@@ -18,7 +18,7 @@ pub enum Markup {
 }
 
 /// A format that marks up each piece of output.
-pub(crate) struct Format {
+pub(crate) struct MarkupFormat {
     /// Its word in `--output`.
     pub(crate) word: &'static str,
     /// Whether each piece shows all that is known of its source and its time, so that tags have no
@@ -32,7 +32,7 @@ pub(crate) struct Format {
     pub(crate) append_fields: fn(&str, u64, &Label, &mut Vec<u8>),
 }
 
-const XML: Format = Format {
+const XML: MarkupFormat = MarkupFormat {
     word: "xml",
     is_complete: false,
     label: xml::label,
@@ -40,7 +40,7 @@ const XML: Format = Format {
     append_fields: |_, _, _, _| {},
 };
 
-const JSON: Format = Format {
+const JSON: MarkupFormat = MarkupFormat {
     word: "json",
     is_complete: true,
     label: json::label,
@@ -58,7 +58,7 @@ impl Markup {
     }
 
     /// Returns the format; `None` for plain text.
-    pub(crate) fn format(self) -> Option<&'static Format> {
+    pub(crate) fn format(self) -> Option<&'static MarkupFormat> {
         match self {
             Markup::Text => None,
             Markup::Xml => Some(&XML),

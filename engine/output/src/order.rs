@@ -154,7 +154,7 @@ impl Found {
 
 /// A piece of the order: the bytes of one stream up to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct OrderedPiece {
     /// The number of the stream in its group.
     pub stream: usize,
     /// The number of its bytes that precede the end of the piece.
@@ -164,10 +164,10 @@ pub(crate) struct Piece {
 /// Returns the pieces of `streams` in the order in which they were read, as far as they were read
 /// at `horizon` or before. Of reads with equal times, that of the stream with the lowest number is
 /// first.
-pub(crate) fn pieces(streams: &[Found], horizon: u64) -> Vec<Piece> {
+pub(crate) fn pieces(streams: &[Found], horizon: u64) -> Vec<OrderedPiece> {
     let reads: Vec<Vec<(usize, u64)>> = streams.iter().map(Found::reads).collect();
     let mut next: Vec<_> = reads.iter().map(|reads| reads.iter().peekable()).collect();
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut pieces: Vec<OrderedPiece> = Vec::new();
     loop {
         let heads = next.iter_mut().enumerate().filter_map(|(stream, reads)| {
             let (_, time) = reads.peek()?;
@@ -177,7 +177,7 @@ pub(crate) fn pieces(streams: &[Found], horizon: u64) -> Vec<Piece> {
         let Some((end, _)) = next.get_mut(stream).and_then(Iterator::next) else { return pieces };
         match pieces.last_mut().filter(|last| last.stream == stream) {
             Some(last) => last.end = *end,
-            None => pieces.push(Piece { stream, end: *end }),
+            None => pieces.push(OrderedPiece { stream, end: *end }),
         }
     }
 }

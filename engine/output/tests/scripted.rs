@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_output::{Destination, Files, MAX_OPEN_FILES, Options, Output, Place, Printer};
+use iof_output::{Destination, FilePlace, Files, MAX_OPEN_FILES, Options, Output, Printer};
 use iof_proto::{Channel, Channels, Missed, Proc, Rank, ToTool};
 use iof_shm_ring::{Gap, Stream, notify};
 use iof_testing::TIMEOUT;
@@ -78,7 +78,7 @@ fn expect(reader: &mut PipeReader, text: &str) {
 
 fn in_directory(path: &Path) -> Files {
     Files {
-        place: Place::Tree(path.to_owned()),
+        place: FilePlace::Tree(path.to_owned()),
         merge: false,
         append: false,
         rotation: None,

@@ -4,13 +4,13 @@ use crate::error::{MAX_LINE, ProtocolError};
 
 /// The bytes of a rank that are not handled yet.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LineBuffer {
     bytes: Vec<u8>,
     /// The number of these bytes that were returned in lines.
     returned: usize,
 }
 
-impl Lines {
+impl LineBuffer {
     /// Adds bytes that have arrived.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.returned);
@@ -46,7 +46,7 @@ mod tests {
     fn lines_are_found_however_the_bytes_are_cut() {
         let text = b"cmd=get_maxes\n\ncmd=x\nrest";
         for size in 1..=text.len() {
-            let (mut lines, mut found) = (Lines::default(), Vec::new());
+            let (mut lines, mut found) = (LineBuffer::default(), Vec::new());
             for piece in text.chunks(size) {
                 lines.push(piece);
                 while let Some(line) = lines.next().unwrap() {
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn a_line_is_refused_as_soon_as_it_is_too_long() {
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         lines.push(&[b'a'; MAX_LINE]);
         assert_eq!(lines.next(), Ok(None));
         lines.push(b"\n");
         assert_eq!(lines.next().unwrap().map(|line| line.len()), Some(MAX_LINE));
         lines.push(&[b'a'; MAX_LINE + 1]);
         assert_eq!(lines.next(), Err(ProtocolError::LineTooLong));
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         lines.push(b"\xff\n");
         assert_eq!(lines.next(), Err(ProtocolError::NotText));
     }

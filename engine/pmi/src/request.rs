@@ -4,7 +4,7 @@ use crate::error::{ProtocolError, quoted};
 
 /// A request of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request<'a> {
+pub(crate) enum PmiRequest<'a> {
     /// Begin, with the highest version that the rank speaks.
     Init { version: u32 },
     /// The greatest lengths of names, keys and values.
@@ -39,15 +39,15 @@ const ABORTED: i32 = 1;
 /// with 255.
 const UNREADABLE: i32 = -1;
 
-impl<'a> Request<'a> {
+impl<'a> PmiRequest<'a> {
     /// Parses a line.
     ///
     /// # Errors
     /// The line is not a request, or it lacks a word.
-    pub(crate) fn parse(line: &'a str) -> Result<Request<'a>, ProtocolError> {
+    pub(crate) fn parse(line: &'a str) -> Result<PmiRequest<'a>, ProtocolError> {
         let line = line.trim();
         if line == SPAWN {
-            return Ok(Request::Spawn);
+            return Ok(PmiRequest::Spawn);
         }
         let unknown = || ProtocolError::Unknown { command: quoted(line) };
         let command = word(line, "cmd").ok_or_else(unknown)?;
@@ -57,28 +57,28 @@ impl<'a> Request<'a> {
             "init" => {
                 let version = required("pmi_version")?.parse();
                 let invalid = |_| ProtocolError::Word { command: quoted(command), key: "pmi_version" };
-                Request::Init { version: version.map_err(invalid)? }
+                PmiRequest::Init { version: version.map_err(invalid)? }
             }
-            "get_maxes" => Request::Maxes,
-            "get_appnum" => Request::AppNumber,
-            "get_universe_size" => Request::UniverseSize,
-            "get_my_kvsname" => Request::SpaceName,
-            "put" => Request::Put {
+            "get_maxes" => PmiRequest::Maxes,
+            "get_appnum" => PmiRequest::AppNumber,
+            "get_universe_size" => PmiRequest::UniverseSize,
+            "get_my_kvsname" => PmiRequest::SpaceName,
+            "put" => PmiRequest::Put {
                 space: required("kvsname")?,
                 key: required("key")?,
                 value: rest(line, "value")
                     .ok_or_else(|| ProtocolError::Word { command: quoted(command), key: "value" })?,
             },
-            "get" => Request::Get { space: required("kvsname")?, key: required("key")? },
-            "barrier_in" => Request::Barrier,
-            "finalize" => Request::Finalize,
-            "abort" => Request::Abort {
+            "get" => PmiRequest::Get { space: required("kvsname")?, key: required("key")? },
+            "barrier_in" => PmiRequest::Barrier,
+            "finalize" => PmiRequest::Finalize,
+            "abort" => PmiRequest::Abort {
                 // Older clients send no code.
                 code: word(line, "exitcode").map_or(ABORTED, |code| code.parse().unwrap_or(UNREADABLE)),
             },
-            "publish_name" => Request::Refused { reply: "publish_result" },
-            "unpublish_name" => Request::Refused { reply: "unpublish_result" },
-            "lookup_name" => Request::Refused { reply: "lookup_result" },
+            "publish_name" => PmiRequest::Refused { reply: "publish_result" },
+            "unpublish_name" => PmiRequest::Refused { reply: "unpublish_result" },
+            "lookup_name" => PmiRequest::Refused { reply: "lookup_result" },
             _ => return Err(ProtocolError::Unknown { command: quoted(command) }),
         })
     }
@@ -109,25 +109,31 @@ mod tests {
     #[test]
     fn requests_of_mpich_are_recognized() {
         for (line, request) in [
-            ("cmd=init pmi_version=1 pmi_subversion=1", Request::Init { version: 1 }),
-            ("cmd=get_maxes", Request::Maxes),
-            ("cmd=get_appnum", Request::AppNumber),
-            ("cmd=get_universe_size", Request::UniverseSize),
-            ("cmd=get_my_kvsname", Request::SpaceName),
-            ("cmd=put kvsname=s key=k value=a=b c ", Request::Put { space: "s", key: "k", value: "a=b c" }),
-            ("key=k  cmd=put value= kvsname=s", Request::Put { space: "s", key: "k", value: " kvsname=s" }),
-            ("cmd=put kvsname=s key=k value=", Request::Put { space: "s", key: "k", value: "" }),
-            ("cmd=get kvsname=s key=k", Request::Get { space: "s", key: "k" }),
-            ("cmd=barrier_in", Request::Barrier),
-            ("cmd=finalize", Request::Finalize),
-            ("cmd=abort exitcode=7 message=too bad", Request::Abort { code: 7 }),
-            ("cmd=abort", Request::Abort { code: 1 }),
-            ("cmd=abort exitcode=-7", Request::Abort { code: -7 }),
-            ("cmd=abort exitcode=99999999999999", Request::Abort { code: -1 }),
-            ("cmd=lookup_name service=x", Request::Refused { reply: "lookup_result" }),
-            ("mcmd=spawn", Request::Spawn),
+            ("cmd=init pmi_version=1 pmi_subversion=1", PmiRequest::Init { version: 1 }),
+            ("cmd=get_maxes", PmiRequest::Maxes),
+            ("cmd=get_appnum", PmiRequest::AppNumber),
+            ("cmd=get_universe_size", PmiRequest::UniverseSize),
+            ("cmd=get_my_kvsname", PmiRequest::SpaceName),
+            (
+                "cmd=put kvsname=s key=k value=a=b c ",
+                PmiRequest::Put { space: "s", key: "k", value: "a=b c" },
+            ),
+            (
+                "key=k  cmd=put value= kvsname=s",
+                PmiRequest::Put { space: "s", key: "k", value: " kvsname=s" },
+            ),
+            ("cmd=put kvsname=s key=k value=", PmiRequest::Put { space: "s", key: "k", value: "" }),
+            ("cmd=get kvsname=s key=k", PmiRequest::Get { space: "s", key: "k" }),
+            ("cmd=barrier_in", PmiRequest::Barrier),
+            ("cmd=finalize", PmiRequest::Finalize),
+            ("cmd=abort exitcode=7 message=too bad", PmiRequest::Abort { code: 7 }),
+            ("cmd=abort", PmiRequest::Abort { code: 1 }),
+            ("cmd=abort exitcode=-7", PmiRequest::Abort { code: -7 }),
+            ("cmd=abort exitcode=99999999999999", PmiRequest::Abort { code: -1 }),
+            ("cmd=lookup_name service=x", PmiRequest::Refused { reply: "lookup_result" }),
+            ("mcmd=spawn", PmiRequest::Spawn),
         ] {
-            assert_eq!(Request::parse(line), Ok(request), "{line}");
+            assert_eq!(PmiRequest::parse(line), Ok(request), "{line}");
         }
     }
 
@@ -143,10 +149,10 @@ mod tests {
             ("cmd=put kvsname=s key=k", word("put", "value")),
             ("cmd=get kvsname=s", word("get", "key")),
         ] {
-            assert_eq!(Request::parse(line), Err(error), "{line}");
+            assert_eq!(PmiRequest::parse(line), Err(error), "{line}");
         }
         let long = format!("cmd={}\u{7}", "x".repeat(100));
-        let error = Request::parse(&long).unwrap_err().to_string();
+        let error = PmiRequest::parse(&long).unwrap_err().to_string();
         assert!(error.len() < 80, "{error}");
     }
 }

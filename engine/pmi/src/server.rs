@@ -3,8 +3,8 @@
 use std::mem;
 
 use crate::error::{MAX_SPAWN_LINES, ProtocolError};
-use crate::lines::Lines;
-use crate::request::Request;
+use crate::lines::LineBuffer;
+use crate::request::PmiRequest;
 use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_value};
 
 /// The version of the protocol that is served.
@@ -52,7 +52,7 @@ struct Rank {
     appnum: usize,
     phase: Phase,
     aborted: bool,
-    lines: Lines,
+    lines: LineBuffer,
     in_barrier: bool,
     spawn: Option<Spawn>,
     /// The part of the reply that is not sent yet.
@@ -157,8 +157,8 @@ impl Server {
             self.continue_spawn(number, spawn, line)?;
             return Ok(None);
         }
-        let request = Request::parse(line)?;
-        if let Request::Abort { code } = request {
+        let request = PmiRequest::parse(line)?;
+        if let PmiRequest::Abort { code } = request {
             // Another thread of the rank may abort while it waits for a reply.
             rank.aborted = true;
             return Ok(Some(Event::Aborted { rank: number, code }));
@@ -167,35 +167,35 @@ impl Server {
             return Err(ProtocolError::NotInStep);
         }
         // A rank may begin again after its end.
-        if matches!(request, Request::Init { .. }) == (rank.phase == Phase::Initialized) {
+        if matches!(request, PmiRequest::Init { .. }) == (rank.phase == Phase::Initialized) {
             return Err(ProtocolError::NotInitialized);
         }
         let appnum = rank.appnum;
         match request {
-            Request::Init { version: VERSION } => {
+            PmiRequest::Init { version: VERSION } => {
                 rank.phase = Phase::Initialized;
                 self.reply(number, "response_to_init", "rc=0 pmi_version=1 pmi_subversion=1");
                 return Ok(Some(Event::Initialized { rank: number }));
             }
-            Request::Init { .. } => {
+            PmiRequest::Init { .. } => {
                 self.reply(number, "response_to_init", "rc=1 pmi_version=1 pmi_subversion=1");
             }
-            Request::Finalize => {
+            PmiRequest::Finalize => {
                 rank.phase = Phase::Finalized;
                 self.reply(number, "finalize_ack", "rc=0");
                 return Ok(Some(Event::Finalized { rank: number }));
             }
-            Request::Maxes => {
+            PmiRequest::Maxes => {
                 let words =
                     format!("rc=0 kvsname_max={MAX_NAME} keylen_max={MAX_KEY} vallen_max={MAX_VALUE}");
                 self.reply(number, "maxes", &words);
             }
-            Request::AppNumber => self.reply(number, "appnum", &format!("rc=0 appnum={appnum}")),
-            Request::UniverseSize => {
+            PmiRequest::AppNumber => self.reply(number, "appnum", &format!("rc=0 appnum={appnum}")),
+            PmiRequest::UniverseSize => {
                 self.reply(number, "universe_size", &format!("rc=0 size={}", self.size()))
             }
-            Request::SpaceName => self.reply(number, "my_kvsname", &format!("rc=0 kvsname={}", self.name)),
-            Request::Put { space, key, value } => {
+            PmiRequest::SpaceName => self.reply(number, "my_kvsname", &format!("rc=0 kvsname={}", self.name)),
+            PmiRequest::Put { space, key, value } => {
                 let stored = if space == self.name { self.space.put(number, key, value) } else { Ok(()) };
                 let words = match stored {
                     _ if space != self.name => "rc=1 msg=unknown_kvsname".into(),
@@ -204,17 +204,17 @@ impl Server {
                 };
                 self.reply(number, "put_result", &words);
             }
-            Request::Get { space, key } => {
+            PmiRequest::Get { space, key } => {
                 let value = self.space.get(key).filter(|_| space == self.name);
                 let words = value
                     .map_or_else(|| "rc=1 msg=key_not_found".into(), |value| format!("rc=0 value={value}"));
                 self.reply(number, "get_result", &words);
             }
-            Request::Barrier => self.enter_barrier(number),
-            Request::Refused { reply } => self.reply(number, reply, NOT_SUPPORTED),
-            Request::Spawn => rank.spawn = Some(Spawn::default()),
+            PmiRequest::Barrier => self.enter_barrier(number),
+            PmiRequest::Refused { reply } => self.reply(number, reply, NOT_SUPPORTED),
+            PmiRequest::Spawn => rank.spawn = Some(Spawn::default()),
             // Handled above.
-            Request::Abort { .. } => {}
+            PmiRequest::Abort { .. } => {}
         }
         Ok(None)
     }

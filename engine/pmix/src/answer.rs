@@ -23,8 +23,8 @@ pub(crate) fn infos(answer: &Answer) -> Vec<Info> {
 }
 
 /// Returns the name of a process in C.
-pub(crate) fn proc(proc: &Proc) -> types::Proc {
-    types::Proc { nspace: characters(proc.nspace.as_str()), rank: proc.rank.0 }
+pub(crate) fn proc(proc: &Proc) -> types::RawProc {
+    types::RawProc { nspace: characters(proc.nspace.as_str()), rank: proc.rank.0 }
 }
 
 /// Converts infos.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{CString, c_char};
 use std::ptr;
 
-use crate::types::{self, ByteObject, DataArray, KEY_BYTES, ProcInfo, RegAttr, kind};
+use crate::types::{self, ByteObject, DataArray, KEY_BYTES, RawProcInfo, RegAttr, kind};
 
 /// A key with a value.
 #[derive(Clone)]
@@ -27,8 +27,8 @@ pub(crate) enum Value {
     Text(CString),
     /// A list of nodes, or of the ranks on each.
     Regex(CString),
-    Proc(Box<types::Proc>),
-    Procs(Vec<types::Proc>),
+    Proc(Box<types::RawProc>),
+    Procs(Vec<types::RawProc>),
     Infos(Vec<Info>),
     Processes(Vec<Process>),
     Attributes(Vec<Attribute>),
@@ -37,7 +37,7 @@ pub(crate) enum Value {
 /// A line of a process table.
 #[derive(Clone)]
 pub(crate) struct Process {
-    pub proc: types::Proc,
+    pub proc: types::RawProc,
     pub host: Option<CString>,
     pub executable: Option<CString>,
     pub pid: libc::pid_t,
@@ -107,8 +107,8 @@ struct Form {
 /// The elements of an array.
 enum Elements {
     Infos(Form),
-    Procs(Vec<types::Proc>),
-    Processes(Vec<ProcInfo>),
+    Procs(Vec<types::RawProc>),
+    Processes(Vec<RawProcInfo>),
     Attributes(Vec<RegAttr>, #[allow(dead_code, reason = "the attributes point to it")] Vec<Lines>),
 }
 
@@ -202,10 +202,10 @@ impl Form {
     }
 }
 
-fn process(process: &Process) -> ProcInfo {
+fn process(process: &Process) -> RawProcInfo {
     let text =
         |text: &Option<CString>| text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut());
-    ProcInfo {
+    RawProcInfo {
         proc: process.proc,
         hostname: text(&process.host),
         executable: text(&process.executable),

@@ -24,7 +24,7 @@ pub struct JobInfo {
 
 /// The processors of a rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Locality {
     /// The set of the processors, in the form of hwloc.
     pub cpuset: CString,
     /// Where they are in the topology of the node, if that is known.
@@ -58,7 +58,7 @@ impl JobInfo {
 
     /// Returns the infos of the job, whose files are in `directory`, and whose ranks are bound to
     /// `places`, unless that is empty.
-    pub(crate) fn infos(&self, directory: &Path, places: &[Place]) -> Vec<Info> {
+    pub(crate) fn infos(&self, directory: &Path, places: &[Locality]) -> Vec<Info> {
         let size = self.size();
         let path = directory.to_string_lossy();
         let count = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
@@ -98,7 +98,7 @@ impl JobInfo {
                     Info::text("pmix.wdir", &app.directory),
                 ]);
                 let place = usize::try_from(rank).ok().and_then(|rank| places.get(rank));
-                own.extend(place.into_iter().flat_map(Place::infos));
+                own.extend(place.into_iter().flat_map(Locality::infos));
                 infos.push(Info::new("pmix.pdata", Value::Infos(own)));
             }
             first = first.saturating_add(app.ranks);
@@ -133,7 +133,7 @@ impl JobInfo {
     }
 }
 
-impl Place {
+impl Locality {
     fn infos(&self) -> impl Iterator<Item = Info> {
         let cpuset = Info::new("pmix.cpuset", Value::Text(self.cpuset.clone()));
         let locality = self.locality.clone();

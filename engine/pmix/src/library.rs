@@ -14,7 +14,7 @@ use nix::sys::signal::SigSet;
 use crate::error::StartError;
 use crate::info::{CInfos, Info, characters};
 use crate::limits::MAX_CALL_WAIT;
-use crate::types::{self, ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, Proc, SUCCESS, Status};
+use crate::types::{self, ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, RawProc, SUCCESS, Status};
 
 /// The versions of libpmix whose structures are those of `types`: at least the first, and less than
 /// the second.
@@ -38,16 +38,16 @@ pub(crate) struct Library {
         unsafe extern "C" fn(*const c_char, c_int, *mut types::Info, usize, Callback, *mut c_void) -> Status,
     deregister_nspace: unsafe extern "C" fn(*const c_char, Callback, *mut c_void),
     register_client: unsafe extern "C" fn(
-        *const Proc,
+        *const RawProc,
         libc::uid_t,
         libc::gid_t,
         *mut c_void,
         Callback,
         *mut c_void,
     ) -> Status,
-    setup_fork: unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status,
+    setup_fork: unsafe extern "C" fn(*const RawProc, *mut *mut *mut c_char) -> Status,
     iof_deliver: unsafe extern "C" fn(
-        *const Proc,
+        *const RawProc,
         u16,
         *const ByteObject,
         *const types::Info,
@@ -57,7 +57,7 @@ pub(crate) struct Library {
     ) -> Status,
     notify_event: unsafe extern "C" fn(
         Status,
-        *const Proc,
+        *const RawProc,
         u8,
         *const types::Info,
         usize,
@@ -192,7 +192,7 @@ impl Library {
 
     /// Tells libpmix that a rank of this user will connect. Blocks until it is done.
     pub(crate) fn register_client(&self, nspace: &str, rank: u32) -> Result<(), String> {
-        let proc = Proc { nspace: characters(nspace), rank };
+        let proc = RawProc { nspace: characters(nspace), rank };
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         // SAFETY: without a callback the function blocks; it copies the name of the rank.
         self.check(unsafe {
@@ -229,7 +229,7 @@ impl Library {
 
     /// Returns the variables with which a rank finds the server.
     pub(crate) fn setup_fork(&self, nspace: &str, rank: u32) -> Result<Vec<(OsString, OsString)>, String> {
-        let proc = Proc { nspace: characters(nspace), rank };
+        let proc = RawProc { nspace: characters(nspace), rank };
         let mut list: *mut *mut c_char = ptr::null_mut();
         // SAFETY: libpmix makes a list in the place of none.
         let status = unsafe { (self.setup_fork)(&raw const proc, &raw mut list) };
@@ -243,7 +243,7 @@ impl Library {
     /// [`Library::wait`].
     pub(crate) fn iof_deliver(
         &self,
-        source: &Proc,
+        source: &RawProc,
         channel: u16,
         bytes: &[u8],
         infos: Vec<Info>,
@@ -260,7 +260,12 @@ impl Library {
 
     /// Reports an event to the tools that have a handler for it. Blocks until libpmix has queued
     /// it, see [`Library::wait`].
-    pub(crate) fn notify_event(&self, event: Status, source: &Proc, infos: Vec<Info>) -> Result<(), String> {
+    pub(crate) fn notify_event(
+        &self,
+        event: Status,
+        source: &RawProc,
+        infos: Vec<Info>,
+    ) -> Result<(), String> {
         let mut infos = CInfos::new(infos);
         let (array, length) = infos.as_parts();
         self.wait(|done, data| {

@@ -73,7 +73,7 @@ pub(crate) fn text_within(array: &[c_char]) -> Read<String> {
     String::from_utf8(text).map_err(|_| Status::ERR_BAD_PARAM)
 }
 
-fn proc(proc: &types::Proc) -> Read<Proc> {
+fn proc(proc: &types::RawProc) -> Read<Proc> {
     let nspace = Nspace::new(text_within(&proc.nspace)?).map_err(|_| Status::ERR_BAD_PARAM)?;
     Ok(Proc::new(nspace, Rank(proc.rank)))
 }
@@ -82,7 +82,7 @@ fn proc(proc: &types::Proc) -> Read<Proc> {
 ///
 /// # Safety
 /// The module's contract.
-pub(crate) unsafe fn procs(start: *const types::Proc, count: usize) -> Read<Vec<Proc>> {
+pub(crate) unsafe fn procs(start: *const types::RawProc, count: usize) -> Read<Vec<Proc>> {
     // SAFETY: the module's contract.
     unsafe { slice(start, count, MAX_PROCS_PER_PULL) }?.iter().map(proc).collect()
 }
@@ -178,10 +178,10 @@ pub(crate) fn number(from: &types::Value) -> Option<i128> {
 ///
 /// # Safety
 /// The module's contract, also for all that they point to.
-pub(crate) unsafe fn queries(start: *const types::Query, count: usize) -> Read<Vec<Query>> {
+pub(crate) unsafe fn queries(start: *const types::RawQuery, count: usize) -> Read<Vec<Query>> {
     // SAFETY: the module's contract.
     unsafe {
-        let query = |from: &types::Query| {
+        let query = |from: &types::RawQuery| {
             let qualifiers = infos(from.qualifiers, from.qualifier_count)?;
             Ok(Query { keys: keys(from.keys)?, qualifiers })
         };

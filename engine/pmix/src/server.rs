@@ -11,11 +11,11 @@ use crate::caller::Caller;
 use crate::directory::PrivateDirectory;
 use crate::error::{RegisterError, StartError};
 use crate::info::{Info, Value};
-use crate::job::{JobInfo, Place};
+use crate::job::{JobInfo, Locality};
 use crate::library::Library;
 use crate::limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 use crate::request::StatusReply;
-use crate::upcalls::{self, Event, Receiver};
+use crate::upcalls::{self, Event, EventReceiver};
 
 /// The greatest number of ranks of a job. Greater numbers of local ranks have no form in PMIx.
 pub const MAX_LOCAL_RANKS: u32 = 65_534;
@@ -66,7 +66,7 @@ impl PmixServer {
         let version = library.version();
         let caller = Caller::start(library).map_err(StartError::Thread)?;
         let refuse = caller.poster(|reply: StatusReply| reply.send(Status::ERR_NOT_SUPPORTED));
-        let receiver = Receiver { receive: Box::new(receive), refuse: Box::new(refuse) };
+        let receiver = EventReceiver { receive: Box::new(receive), refuse: Box::new(refuse) };
         let init = move |library: &Library| {
             let infos = vec![
                 Info::text("pmix.srv.nspace", &format!("iof-{}", std::process::id())),
@@ -121,7 +121,7 @@ impl PmixServer {
         upcalls::add_job(&job.nspace);
         let register = move |library: &Library| {
             let places =
-                job.cpusets().into_iter().map(|cpuset| place(library, cpuset)).collect::<Vec<Place>>();
+                job.cpusets().into_iter().map(|cpuset| place(library, cpuset)).collect::<Vec<Locality>>();
             library.register_nspace(&name, size.cast_signed(), job.infos(&directory, &places))?;
             let nspace = &job.nspace;
             (0..size).try_for_each(|rank| library.register_client(nspace, rank))
@@ -181,10 +181,10 @@ impl Drop for PmixServer {
 }
 
 /// Returns the processors of a rank with their place in the topology, if libpmix knows it.
-fn place(library: &Library, cpuset: CString) -> Place {
+fn place(library: &Library, cpuset: CString) -> Locality {
     let locality = library.locality(&cpuset);
     let locality = locality.inspect_err(|error| tracing::debug!(?cpuset, %error, "no locality")).ok();
-    Place { cpuset, locality }
+    Locality { cpuset, locality }
 }
 
 fn c_string(text: &str) -> Result<CString, String> {

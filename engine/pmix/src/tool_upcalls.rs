@@ -20,7 +20,7 @@ use crate::library::end_process;
 use crate::read::{self, Read};
 use crate::request::{AnswerReply, StatusReply, ToolRequest};
 use crate::types::{
-    self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, Query, SUCCESS,
+    self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawQuery, SUCCESS,
     ToolCallback,
 };
 
@@ -124,7 +124,7 @@ unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCa
         let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
         (receiver.as_ref().map(|receiver| receiver.name.clone()).unwrap_or_default(), 0)
     });
-    let mut proc = types::Proc { nspace: characters(&name), rank };
+    let mut proc = types::RawProc { nspace: characters(&name), rank };
     if let Some(done) = done {
         // SAFETY: libpmix copies the name.
         unsafe { done(SUCCESS, &raw mut proc, data) }
@@ -153,11 +153,11 @@ unsafe extern "C" fn deregister_events(
 }
 
 unsafe extern "C" fn abort(
-    _client: *const types::Proc,
+    _client: *const types::RawProc,
     _object: *mut c_void,
     _code: c_int,
     _message: *const c_char,
-    procs: *mut types::Proc,
+    procs: *mut types::RawProc,
     count: usize,
     done: OpCallback,
     data: *mut c_void,
@@ -170,8 +170,8 @@ unsafe extern "C" fn abort(
 }
 
 unsafe extern "C" fn query(
-    _proc: *mut types::Proc,
-    queries: *mut Query,
+    _proc: *mut types::RawProc,
+    queries: *mut RawQuery,
     count: usize,
     done: InfoCallback,
     data: *mut c_void,
@@ -188,7 +188,7 @@ unsafe extern "C" fn query(
 /// # Safety
 /// The contract of the server module.
 unsafe fn read_log(
-    client: (*const types::Proc, usize),
+    client: (*const types::RawProc, usize),
     entries: (*const Info, usize),
     directives: (*const Info, usize),
 ) -> Read<Log> {
@@ -206,7 +206,7 @@ unsafe fn read_log(
 }
 
 unsafe extern "C" fn log(
-    client: *const types::Proc,
+    client: *const types::RawProc,
     entries: *const Info,
     entry_count: usize,
     directives: *const Info,
@@ -222,7 +222,7 @@ unsafe extern "C" fn log(
 }
 
 unsafe extern "C" fn iof_pull(
-    procs: *const types::Proc,
+    procs: *const types::RawProc,
     proc_count: usize,
     directives: *const Info,
     count: usize,
@@ -292,8 +292,8 @@ fn check(procs: &[Proc], channels: Channels, directives: &[iof_proto::Info]) -> 
 }
 
 unsafe extern "C" fn push_stdin(
-    _source: *const types::Proc,
-    targets: *const types::Proc,
+    _source: *const types::RawProc,
+    targets: *const types::RawProc,
     target_count: usize,
     directives: *const Info,
     count: usize,

@@ -19,7 +19,7 @@ pub(crate) const KEY_BYTES: usize = 512;
 /// `pmix_proc_t`: a rank of a job.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Proc {
+pub(crate) struct RawProc {
     pub nspace: [c_char; NAME_BYTES],
     pub rank: u32,
 }
@@ -60,7 +60,7 @@ pub(crate) union Data {
     pub int64: i64,
     pub string: *mut c_char,
     pub bytes: ByteObject,
-    pub proc: *mut Proc,
+    pub proc: *mut RawProc,
     pub nspace: *mut [c_char; NAME_BYTES],
     pub array: *mut DataArray,
     /// The size of the largest field, `pmix_envar_t`.
@@ -90,8 +90,8 @@ pub(crate) const REQUIRED: u32 = 1;
 /// `pmix_proc_info_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct ProcInfo {
-    pub proc: Proc,
+pub(crate) struct RawProcInfo {
+    pub proc: RawProc,
     pub hostname: *mut c_char,
     pub executable: *mut c_char,
     pub pid: libc::pid_t,
@@ -119,7 +119,7 @@ pub(crate) struct CpuSet {
 
 /// `pmix_query_t`.
 #[repr(C)]
-pub(crate) struct Query {
+pub(crate) struct RawQuery {
     /// A list that ends with null.
     pub keys: *mut *mut c_char,
     pub qualifiers: *mut Info,
@@ -131,17 +131,17 @@ pub(crate) type OpCallback = Option<unsafe extern "C" fn(Status, *mut c_void)>;
 
 /// `pmix_server_client_connected2_fn_t`.
 pub(crate) type ClientConnected2 =
-    unsafe extern "C" fn(*const Proc, *mut c_void, *mut Info, usize, OpCallback, *mut c_void) -> Status;
+    unsafe extern "C" fn(*const RawProc, *mut c_void, *mut Info, usize, OpCallback, *mut c_void) -> Status;
 /// `pmix_server_client_finalized_fn_t`.
 pub(crate) type ClientFinalized =
-    unsafe extern "C" fn(*const Proc, *mut c_void, OpCallback, *mut c_void) -> Status;
+    unsafe extern "C" fn(*const RawProc, *mut c_void, OpCallback, *mut c_void) -> Status;
 /// `pmix_server_abort_fn_t`.
 pub(crate) type Abort = unsafe extern "C" fn(
-    *const Proc,
+    *const RawProc,
     *mut c_void,
     c_int,
     *const c_char,
-    *mut Proc,
+    *mut RawProc,
     usize,
     OpCallback,
     *mut c_void,
@@ -149,8 +149,8 @@ pub(crate) type Abort = unsafe extern "C" fn(
 
 /// `pmix_server_job_control_fn_t`.
 pub(crate) type JobControl = unsafe extern "C" fn(
-    *const Proc,
-    *const Proc,
+    *const RawProc,
+    *const RawProc,
     usize,
     *const Info,
     usize,
@@ -163,7 +163,7 @@ pub(crate) type ReleaseCallback = Option<unsafe extern "C" fn(*mut c_void)>;
 pub(crate) type InfoCallback =
     Option<unsafe extern "C" fn(Status, *mut Info, usize, *mut c_void, ReleaseCallback, *mut c_void)>;
 /// `pmix_tool_connection_cbfunc_t`.
-pub(crate) type ToolCallback = Option<unsafe extern "C" fn(Status, *mut Proc, *mut c_void)>;
+pub(crate) type ToolCallback = Option<unsafe extern "C" fn(Status, *mut RawProc, *mut c_void)>;
 
 /// `pmix_server_register_events_fn_t`.
 pub(crate) type RegisterEvents =
@@ -173,19 +173,19 @@ pub(crate) type DeregisterEvents =
     unsafe extern "C" fn(*mut Status, usize, OpCallback, *mut c_void) -> Status;
 /// `pmix_server_query_fn_t`.
 pub(crate) type QueryFunction =
-    unsafe extern "C" fn(*mut Proc, *mut Query, usize, InfoCallback, *mut c_void) -> Status;
+    unsafe extern "C" fn(*mut RawProc, *mut RawQuery, usize, InfoCallback, *mut c_void) -> Status;
 /// `pmix_server_tool_connection_fn_t`.
 pub(crate) type ToolConnected = unsafe extern "C" fn(*mut Info, usize, ToolCallback, *mut c_void);
 /// `pmix_server_log_fn_t`.
 pub(crate) type LogFunction =
-    unsafe extern "C" fn(*const Proc, *const Info, usize, *const Info, usize, OpCallback, *mut c_void);
+    unsafe extern "C" fn(*const RawProc, *const Info, usize, *const Info, usize, OpCallback, *mut c_void);
 /// `pmix_server_iof_fn_t`.
 pub(crate) type IofPull =
-    unsafe extern "C" fn(*const Proc, usize, *const Info, usize, u16, OpCallback, *mut c_void) -> Status;
+    unsafe extern "C" fn(*const RawProc, usize, *const Info, usize, u16, OpCallback, *mut c_void) -> Status;
 /// `pmix_server_stdin_fn_t`.
 pub(crate) type PushStdin = unsafe extern "C" fn(
-    *const Proc,
-    *const Proc,
+    *const RawProc,
+    *const RawProc,
     usize,
     *const Info,
     usize,
@@ -198,7 +198,7 @@ pub(crate) type PushStdin = unsafe extern "C" fn(
 pub(crate) type Group = unsafe extern "C" fn(
     c_int,
     *mut c_char,
-    *const Proc,
+    *const RawProc,
     usize,
     *const Info,
     usize,
@@ -267,8 +267,8 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let (source, program) = (directory.join("layout.c"), directory.join("layout"));
         let expected = [
-            ("sizeof(pmix_proc_t)", size_of::<Proc>()),
-            ("offsetof(pmix_proc_t, rank)", offset_of!(Proc, rank)),
+            ("sizeof(pmix_proc_t)", size_of::<RawProc>()),
+            ("offsetof(pmix_proc_t, rank)", offset_of!(RawProc, rank)),
             ("sizeof(pmix_value_t)", size_of::<Value>()),
             ("offsetof(pmix_value_t, data)", offset_of!(Value, data)),
             ("sizeof(pmix_info_t)", size_of::<Info>()),
@@ -289,21 +289,21 @@ mod tests {
             ("offsetof(pmix_server_module_t, push_stdin)", offset_of!(Module, push_stdin)),
             ("offsetof(pmix_server_module_t, group)", offset_of!(Module, group)),
             ("offsetof(pmix_server_module_t, client_connected2)", offset_of!(Module, client_connected2)),
-            ("sizeof(pmix_proc_info_t)", size_of::<ProcInfo>()),
-            ("offsetof(pmix_proc_info_t, hostname)", offset_of!(ProcInfo, hostname)),
-            ("offsetof(pmix_proc_info_t, executable_name)", offset_of!(ProcInfo, executable)),
-            ("offsetof(pmix_proc_info_t, pid)", offset_of!(ProcInfo, pid)),
-            ("offsetof(pmix_proc_info_t, exit_code)", offset_of!(ProcInfo, exit_code)),
-            ("offsetof(pmix_proc_info_t, state)", offset_of!(ProcInfo, state)),
+            ("sizeof(pmix_proc_info_t)", size_of::<RawProcInfo>()),
+            ("offsetof(pmix_proc_info_t, hostname)", offset_of!(RawProcInfo, hostname)),
+            ("offsetof(pmix_proc_info_t, executable_name)", offset_of!(RawProcInfo, executable)),
+            ("offsetof(pmix_proc_info_t, pid)", offset_of!(RawProcInfo, pid)),
+            ("offsetof(pmix_proc_info_t, exit_code)", offset_of!(RawProcInfo, exit_code)),
+            ("offsetof(pmix_proc_info_t, state)", offset_of!(RawProcInfo, state)),
             ("sizeof(pmix_regattr_t)", size_of::<RegAttr>()),
             ("offsetof(pmix_regattr_t, string)", offset_of!(RegAttr, key)),
             ("offsetof(pmix_regattr_t, type)", offset_of!(RegAttr, kind)),
             ("offsetof(pmix_regattr_t, description)", offset_of!(RegAttr, description)),
             ("sizeof(pmix_cpuset_t)", size_of::<CpuSet>()),
             ("offsetof(pmix_cpuset_t, bitmap)", offset_of!(CpuSet, bitmap)),
-            ("sizeof(pmix_query_t)", size_of::<Query>()),
-            ("offsetof(pmix_query_t, qualifiers)", offset_of!(Query, qualifiers)),
-            ("offsetof(pmix_query_t, nqual)", offset_of!(Query, qualifier_count)),
+            ("sizeof(pmix_query_t)", size_of::<RawQuery>()),
+            ("offsetof(pmix_query_t, qualifiers)", offset_of!(RawQuery, qualifiers)),
+            ("offsetof(pmix_query_t, nqual)", offset_of!(RawQuery, qualifier_count)),
             ("PMIX_INFO_REQD", REQUIRED as usize),
             ("PMIX_BOOL", kind::PMIX_BOOL.into()),
             ("PMIX_BYTE", kind::PMIX_BYTE.into()),

@@ -11,8 +11,8 @@ use crate::info::characters;
 use crate::read;
 use crate::request::StatusReply;
 use crate::types::{
-    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, Query, SUCCESS, Status,
-    ToolCallback,
+    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, RawProc, RawQuery, SUCCESS,
+    Status, ToolCallback,
 };
 
 /// A report of libpmix about a rank.
@@ -42,15 +42,15 @@ pub enum EventKind {
 
 /// The receiver of events. One server exists in a process, and libpmix passes no pointer of ours to
 /// all upcalls.
-pub(crate) struct Receiver {
+pub(crate) struct EventReceiver {
     pub receive: Box<dyn Fn(Event) + Send>,
     /// Refuses a message on another thread than libpmix's.
     pub refuse: Box<dyn Fn(StatusReply) + Send>,
 }
-static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
+static RECEIVER: Mutex<Option<EventReceiver>> = Mutex::new(None);
 
 /// Sets or removes the receiver of events.
-pub(crate) fn set_receiver(receiver: Option<Receiver>) {
+pub(crate) fn set_receiver(receiver: Option<EventReceiver>) {
     let previous = mem::replace(&mut *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner), receiver);
     // It may own the last reference to an engine, whose end must not wait for this lock.
     drop(previous);
@@ -90,7 +90,7 @@ pub(crate) fn module(version: u32) -> Module {
 ///
 /// # Safety
 /// `proc` is null or points to a rank.
-unsafe fn report(proc: *const Proc, kind: EventKind) -> Status {
+unsafe fn report(proc: *const RawProc, kind: EventKind) -> Status {
     // SAFETY: the contract.
     let Some(proc) = (unsafe { proc.as_ref() }) else { return OPERATION_SUCCEEDED };
     // The signedness of c_char depends on the machine.
@@ -108,7 +108,7 @@ unsafe fn report(proc: *const Proc, kind: EventKind) -> Status {
 }
 
 unsafe extern "C" fn client_connected2(
-    proc: *const Proc,
+    proc: *const RawProc,
     _object: *mut c_void,
     _infos: *mut Info,
     _count: usize,
@@ -120,7 +120,7 @@ unsafe extern "C" fn client_connected2(
 }
 
 unsafe extern "C" fn client_finalized(
-    proc: *const Proc,
+    proc: *const RawProc,
     _object: *mut c_void,
     _done: OpCallback,
     _data: *mut c_void,
@@ -130,11 +130,11 @@ unsafe extern "C" fn client_finalized(
 }
 
 unsafe extern "C" fn abort(
-    proc: *const Proc,
+    proc: *const RawProc,
     _object: *mut c_void,
     code: c_int,
     _message: *const c_char,
-    _procs: *mut Proc,
+    _procs: *mut RawProc,
     _count: usize,
     _done: OpCallback,
     _data: *mut c_void,
@@ -150,7 +150,7 @@ unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCa
     let Ok((nspace, rank)) = (unsafe { read::tool_name(infos, count) }) else { return };
     let is_known = JOBS.lock().unwrap_or_else(PoisonError::into_inner).contains(&nspace);
     if let Some(done) = done.filter(|_| is_known) {
-        let mut proc = Proc { nspace: characters(&nspace), rank };
+        let mut proc = RawProc { nspace: characters(&nspace), rank };
         // SAFETY: libpmix copies the name.
         unsafe { done(SUCCESS, &raw mut proc, data) }
     }
@@ -159,8 +159,8 @@ unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCa
 /// Refuses requests to control jobs. With this upcall, libpmix carries out those that ask it to
 /// remove files when a rank has ended, such as Open MPI's shared memory.
 unsafe extern "C" fn job_control(
-    _requester: *const Proc,
-    _targets: *const Proc,
+    _requester: *const RawProc,
+    _targets: *const RawProc,
     _target_count: usize,
     _infos: *const Info,
     _count: usize,
@@ -172,8 +172,8 @@ unsafe extern "C" fn job_control(
 
 /// Refuses queries.
 unsafe extern "C" fn query(
-    _requester: *mut Proc,
-    _queries: *mut Query,
+    _requester: *mut RawProc,
+    _queries: *mut RawQuery,
     _count: usize,
     _done: InfoCallback,
     _data: *mut c_void,
@@ -183,7 +183,7 @@ unsafe extern "C" fn query(
 
 /// Refuses messages. Without this upcall, libpmix drops them and reports success.
 unsafe extern "C" fn log(
-    _client: *const Proc,
+    _client: *const RawProc,
     _entries: *const Info,
     _entry_count: usize,
     _directives: *const Info,
@@ -204,7 +204,7 @@ unsafe extern "C" fn log(
 unsafe extern "C" fn group(
     _operation: c_int,
     _name: *mut c_char,
-    _members: *const Proc,
+    _members: *const RawProc,
     _member_count: usize,
     _directives: *const Info,
     _count: usize,
@@ -233,9 +233,9 @@ mod tests {
             sender.send(event).unwrap();
             assert!(!is_first, "a test of panics");
         });
-        set_receiver(Some(Receiver { receive, refuse: Box::new(drop) }));
+        set_receiver(Some(EventReceiver { receive, refuse: Box::new(drop) }));
         for rank in 0..2 {
-            let proc = Proc { nspace: characters("demo"), rank };
+            let proc = RawProc { nspace: characters("demo"), rank };
             // SAFETY: as libpmix calls it.
             let status = unsafe { client_finalized(&raw const proc, ptr::null_mut(), None, ptr::null_mut()) };
             assert_eq!(status, OPERATION_SUCCEEDED);

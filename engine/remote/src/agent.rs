@@ -34,7 +34,7 @@ use self::links::Links;
 pub use self::links::{LinkError, link};
 use self::prepare::{prepare, typed};
 use self::stdin::StdinWorkers;
-use self::uplink::{Input, Uplink};
+use self::uplink::{AgentInput, Uplink};
 use crate::carrier::DRAIN_LIMIT;
 use crate::carriers::NodeConnection;
 use crate::thread::{NoThread, start_thread};
@@ -48,14 +48,14 @@ const RECORD_LIMIT: Duration = Duration::from_secs(2);
 /// An agent that has greeted its front end.
 pub struct Agent {
     links: Arc<Links>,
-    inputs: Sender<Input>,
-    queue: Receiver<Input>,
+    inputs: Sender<AgentInput>,
+    queue: Receiver<AgentInput>,
     hooks: Arc<dyn AgentHooks>,
 }
 
-/// Ends an agent from another thread.
+/// EdgeEnds an agent from another thread.
 #[derive(Clone, Debug)]
-pub struct AgentStop(Sender<Input>);
+pub struct AgentStop(Sender<AgentInput>);
 
 /// Runs ranks for the front end at the other end of `connection`, until it has all output, or the
 /// edge has ended. Blocks until then.
@@ -80,7 +80,7 @@ impl AgentStop {
     /// Asks the agent to end. It ends its ranks.
     pub fn stop(&self) {
         // The agent may have ended.
-        let _ = self.0.send(Input::Stop);
+        let _ = self.0.send(AgentInput::Stop);
     }
 }
 
@@ -152,8 +152,8 @@ impl Agent {
 
 fn run_ranks(
     links: &Arc<Links>,
-    inputs: Sender<Input>,
-    queue: &Receiver<Input>,
+    inputs: Sender<AgentInput>,
+    queue: &Receiver<AgentInput>,
     hooks: &dyn AgentHooks,
 ) -> Result<AgentExit, AgentError> {
     let uplink = &links.uplink;
@@ -227,12 +227,13 @@ fn refuse(uplink: &Uplink, StartRefusal { reason, is_usage }: StartRefusal) -> A
 }
 
 /// Returns the next message before the ranks run; `None` if the edge ends before it.
-fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, AgentError> {
+fn next_message(queue: &Receiver<AgentInput>) -> Result<Option<ToAgent>, AgentError> {
     match queue.recv() {
-        Ok(Input::Message(ToAgent::HangUp)) => Ok(None),
-        Ok(Input::Message(message)) => Ok(Some(message)),
-        Ok(Input::Lost(Some(reason))) => Err(AgentError::Lost(reason)),
-        Ok(Input::Lost(None) | Input::Stop | Input::Over | Input::FilesBlocked) | Err(_) => Ok(None),
+        Ok(AgentInput::Message(ToAgent::HangUp)) => Ok(None),
+        Ok(AgentInput::Message(message)) => Ok(Some(message)),
+        Ok(AgentInput::Lost(Some(reason))) => Err(AgentError::Lost(reason)),
+        Ok(AgentInput::Lost(None) | AgentInput::Stop | AgentInput::Over | AgentInput::FilesBlocked)
+        | Err(_) => Ok(None),
     }
 }
 
@@ -241,7 +242,7 @@ fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, AgentError> 
 /// # Errors
 /// The edge has ended before, or a signal ends this process.
 fn serve(
-    queue: &Receiver<Input>,
+    queue: &Receiver<AgentInput>,
     (job, engine, host, hooks): (&Job, &Engine, &AgentHost, &dyn AgentHooks),
     ranks: &BTreeSet<Rank>,
     mut stdin: StdinWorkers,
@@ -249,33 +250,35 @@ fn serve(
     let mut is_over = false;
     loop {
         match queue.recv() {
-            Ok(Input::Message(ToAgent::Signal { signal })) => {
+            Ok(AgentInput::Message(ToAgent::Signal { signal })) => {
                 if let Ok(signal) = Signal::try_from(signal) {
                     job.signal(signal);
                 }
             }
-            Ok(Input::Message(ToAgent::SignalRanks { signal, ranks })) => {
+            Ok(AgentInput::Message(ToAgent::SignalRanks { signal, ranks })) => {
                 if !signal_ranks(engine, job.nspace(), &ranks, signal) {
                     hooks.warn(&format!("cannot send signal {signal} to {} ranks", ranks.len()));
                 }
             }
-            Ok(Input::Message(ToAgent::Stdin { call, ranks: targets, bytes })) => {
+            Ok(AgentInput::Message(ToAgent::Stdin { call, ranks: targets, bytes })) => {
                 stdin.push(call, (targets, ranks), bytes);
             }
-            Ok(Input::Message(ToAgent::Resize(size))) => drop(job.resize_ptys(size)),
-            Ok(Input::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
-            Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
-            Ok(Input::Message(ToAgent::Close)) => return Ok(AgentExit::Over),
-            Ok(Input::Over) => is_over = true,
-            Ok(Input::Lost(_) | Input::Message(ToAgent::HangUp)) if is_over => return Ok(AgentExit::Over),
-            Ok(Input::Message(ToAgent::HangUp)) => return Ok(AgentExit::Alone),
-            Ok(Input::Message(ToAgent::Start(_) | ToAgent::Go)) => {
+            Ok(AgentInput::Message(ToAgent::Resize(size))) => drop(job.resize_ptys(size)),
+            Ok(AgentInput::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
+            Ok(AgentInput::Message(ToAgent::CutOff)) => cut_off(job, ranks),
+            Ok(AgentInput::Message(ToAgent::Close)) => return Ok(AgentExit::Over),
+            Ok(AgentInput::Over) => is_over = true,
+            Ok(AgentInput::Lost(_) | AgentInput::Message(ToAgent::HangUp)) if is_over => {
+                return Ok(AgentExit::Over);
+            }
+            Ok(AgentInput::Message(ToAgent::HangUp)) => return Ok(AgentExit::Alone),
+            Ok(AgentInput::Message(ToAgent::Start(_) | ToAgent::Go)) => {
                 return Err(AgentError::Unexpected("started ranks twice"));
             }
-            Ok(Input::Stop) => return Err(AgentError::Stopped),
-            Ok(Input::Lost(None)) => return Ok(AgentExit::Alone),
-            Ok(Input::FilesBlocked) => return Ok(AgentExit::FilesBlocked),
-            Ok(Input::Lost(Some(reason))) => {
+            Ok(AgentInput::Stop) => return Err(AgentError::Stopped),
+            Ok(AgentInput::Lost(None)) => return Ok(AgentExit::Alone),
+            Ok(AgentInput::FilesBlocked) => return Ok(AgentExit::FilesBlocked),
+            Ok(AgentInput::Lost(Some(reason))) => {
                 let line = format!("{reason}; the ranks of this node are ended");
                 // The carrier that would show it may be gone. Fails without a job record.
                 let (written, record) = bounded(1);
@@ -307,7 +310,7 @@ fn cut_off(job: &Job, ranks: &BTreeSet<Rank>) {
     }
 }
 
-/// Ends all ranks: by SIGTERM, and after a while by SIGKILL.
+/// EdgeEnds all ranks: by SIGTERM, and after a while by SIGKILL.
 fn end_ranks(job: &Job, kill_wait: Duration) {
     job.signal(Signal::TERM);
     job.signal(Signal::CONT);

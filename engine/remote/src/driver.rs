@@ -47,16 +47,16 @@ pub enum Command {
 }
 
 /// Takes commands for the driver, which ends when this is dropped and no edge is left.
-pub struct Inbox {
+pub struct DriverInbox {
     /// `None` while this is dropped.
     commands: Option<Sender<Command>>,
     waker: Arc<Waker>,
 }
 
 /// The driver, but for its edges.
-pub struct Driver {
+pub struct EdgeDriver {
     registry: Registry,
-    inbox: Weak<Inbox>,
+    inbox: Weak<DriverInbox>,
     /// The driver is woken for the last time when the inbox is gone.
     _waker: Arc<Waker>,
     carriers: Carriers,
@@ -73,7 +73,7 @@ pub struct Driver {
     waiting: VecDeque<usize>,
 }
 
-impl Inbox {
+impl DriverInbox {
     /// Begins to drive an edge. Returns the handle of it.
     pub fn drive(self: &Arc<Self>, edge: Driven) -> Edge {
         let (number, ends, driver) = (edge.number(), Arc::clone(&edge.ends), Arc::clone(self));
@@ -88,24 +88,24 @@ impl Inbox {
     }
 }
 
-impl Drop for Inbox {
+impl Drop for DriverInbox {
     fn drop(&mut self) {
         self.commands = None;
         let _ = self.waker.wake();
     }
 }
 
-impl Driver {
+impl EdgeDriver {
     /// Starts the thread for this number of edges, whose carriers are replaced by `carriers`.
     ///
     /// # Errors
     /// The process can have no further file or thread.
-    pub fn start(carriers: &Carriers, count: usize) -> io::Result<Arc<Inbox>> {
+    pub fn start(carriers: &Carriers, count: usize) -> io::Result<Arc<DriverInbox>> {
         let poll = Poll::new()?;
         let (commands, queue) = unbounded();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let inbox = Arc::new(Inbox { commands: Some(commands), waker: Arc::clone(&waker) });
-        let driver = Driver {
+        let inbox = Arc::new(DriverInbox { commands: Some(commands), waker: Arc::clone(&waker) });
+        let driver = EdgeDriver {
             registry: poll.registry().try_clone()?,
             inbox: Arc::downgrade(&inbox),
             _waker: waker,
@@ -255,7 +255,7 @@ impl Driver {
         false
     }
 
-    /// Ends the turn of an edge.
+    /// EdgeEnds the turn of an edge.
     pub fn end_turn(&mut self) {
         self.attempts = self.attempts.saturating_sub(1);
         self.changed.append(&mut self.waiting);

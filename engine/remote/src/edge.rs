@@ -36,14 +36,14 @@ pub type NumberedEvent = (usize, NodeEvent);
 pub struct Edge(Arc<Handle>);
 
 struct Handle {
-    ends: Arc<Ends>,
+    ends: Arc<EdgeEnds>,
     /// Lets the driver look at what has changed.
     look: Box<dyn Fn() + Send + Sync>,
 }
 
 /// The two ends of an edge that the front end has, the pure one and the carrier: shared by the
 /// handles, the driver, and deliveries that the engine has not taken.
-pub struct Ends {
+pub struct EdgeEnds {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -93,7 +93,7 @@ impl State {
             }
         }
         if self.link.is_closed() && self.is_drained() {
-            // Ends a socket, which has duplicates. A pipe is closed.
+            // EdgeEnds a socket, which has duplicates. A pipe is closed.
             let _ = self.down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Write));
         }
     }
@@ -103,7 +103,7 @@ impl State {
         self.waiting.is_empty() && self.link.is_drained()
     }
 
-    /// Ends the edge after what was sent, with which the job ends. Another carrier may bring it for a
+    /// EdgeEnds the edge after what was sent, with which the job ends. Another carrier may bring it for a
     /// while.
     fn end(&mut self) {
         let waiting = self.waiting.drain(..);
@@ -112,7 +112,7 @@ impl State {
         self.write();
     }
 
-    /// Ends the edge: sends nothing of what waits. An agent that would wait for another carrier is told
+    /// EdgeEnds the edge: sends nothing of what waits. An agent that would wait for another carrier is told
     /// so; another one ends with its input.
     pub fn hang_up(&mut self) {
         if !self.link.is_closed() {
@@ -139,11 +139,11 @@ impl State {
     }
 }
 
-impl Ends {
-    pub fn new(front: FrontEnd, carrier: CarrierEnd, down: File) -> Ends {
+impl EdgeEnds {
+    pub fn new(front: FrontEnd, carrier: CarrierEnd, down: File) -> EdgeEnds {
         let (link, waiting) = (LinkEnd::default(), VecDeque::new());
         let state = State { front, link, carrier, down: Some(down), waiting };
-        Ends { state: Mutex::new(state), changed: Condvar::new() }
+        EdgeEnds { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -172,7 +172,7 @@ impl Ends {
 
 impl Edge {
     /// Returns a handle, which calls `look` when the driver is to look at the edge.
-    pub fn new(ends: Arc<Ends>, look: impl Fn() + Send + Sync + 'static) -> Edge {
+    pub fn new(ends: Arc<EdgeEnds>, look: impl Fn() + Send + Sync + 'static) -> Edge {
         Edge(Arc::new(Handle { ends, look: Box::new(look) }))
     }
 
@@ -205,7 +205,7 @@ impl Edge {
         self.send(&ToAgent::Start(start.into()))
     }
 
-    /// Ends the edge, and sends a signal to the carrier and what it has started on this node. An agent
+    /// EdgeEnds the edge, and sends a signal to the carrier and what it has started on this node. An agent
     /// that would wait for another carrier is asked to end instead of SIGTERM.
     pub fn signal_carrier(&self, signal: Signal) {
         let mut state = self.0.ends.state();
@@ -218,7 +218,7 @@ impl Edge {
         (self.0.look)();
     }
 
-    /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
+    /// EdgeEnds the carrier of a job that does not start. The agent ends its ranks when its edge ends.
     pub fn end_carrier(&self) {
         self.signal_carrier(Signal::TERM);
     }

@@ -3,7 +3,7 @@
 use std::io::{self, LineWriter, Write};
 
 use iof_nodes::limits::MAX_GREETING;
-use iof_nodes::{Decoder, HEADER};
+use iof_nodes::{FrameDecoder, HEADER};
 
 /// The text before the first header that a carrier delivers.
 pub struct Greeting {
@@ -25,7 +25,7 @@ impl Greeting {
     ///
     /// # Errors
     /// More than [`MAX_GREETING`] bytes precede the header.
-    pub fn skip(&mut self, decoder: &mut Decoder) -> io::Result<bool> {
+    pub fn skip(&mut self, decoder: &mut FrameDecoder) -> io::Result<bool> {
         let text = decoder.skip_text();
         // As if the carrier could not write it.
         let _ = self.shown.write_all(text.get(..MAX_GREETING).unwrap_or(text));

@@ -8,7 +8,7 @@ use iof_nodes::{FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
 
-use crate::edge::{Ends, NodeEvent, NumberedEvent};
+use crate::edge::{EdgeEnds, NodeEvent, NumberedEvent};
 use crate::remote::Remote;
 
 /// Passes on what arrives from a node.
@@ -19,7 +19,7 @@ pub struct Receiver {
     pub number: usize,
     pub remote: Weak<Remote>,
     pub engine: Weak<Engine>,
-    pub ends: Arc<Ends>,
+    pub ends: Arc<EdgeEnds>,
     pub events: Sender<NumberedEvent>,
 }
 

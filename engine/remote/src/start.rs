@@ -20,8 +20,8 @@ use crate::carrier::{Carrier, DRAIN_LIMIT, MAX_STARTS};
 use crate::carriers::Carriers;
 use crate::cost::AgentCosts;
 use crate::driver::driven::Driven;
-use crate::driver::{Driver, Inbox};
-use crate::edge::{Edge, Ends, NodeEvent, NumberedEvent};
+use crate::driver::{DriverInbox, EdgeDriver};
+use crate::edge::{Edge, EdgeEnds, NodeEvent, NumberedEvent};
 use crate::environment;
 use crate::error::{RemoteLimitError, RemoteStartError};
 use crate::follower::FilesCallback;
@@ -222,7 +222,8 @@ impl Remote {
         (events, queue): (&Sender<NumberedEvent>, &channel::Receiver<NumberedEvent>),
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
-        let driver = Driver::start(launch.carriers, self.nodes.len()).map_err(RemoteStartError::Driver)?;
+        let driver =
+            EdgeDriver::start(launch.carriers, self.nodes.len()).map_err(RemoteStartError::Driver)?;
         let mut nodes = self.nodes.iter().enumerate();
         let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
         let mut early = Vec::new();
@@ -274,7 +275,7 @@ impl Remote {
     fn start_edge(
         self: &Arc<Self>,
         (number, node): (usize, &Node),
-        (launch, driver): (&Launch<'_>, &Arc<Inbox>),
+        (launch, driver): (&Launch<'_>, &Arc<DriverInbox>),
         engine: &Arc<Engine>,
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, RemoteStartError> {
@@ -287,7 +288,7 @@ impl Remote {
         engine.check_guardian();
         let Carrier { end, down, up } =
             carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
-        let ends = Ends::new(FrontEnd::new(&node.ranks, window(edges)), end, down);
+        let ends = EdgeEnds::new(FrontEnd::new(&node.ranks, window(edges)), end, down);
         let receiver = Receiver {
             nspace: self.nspace.clone(),
             node: node.clone(),

@@ -28,7 +28,7 @@ use crate::pmi::PmiLinks;
 use crate::pmix::PmixHost;
 use crate::pmix_tools::PmixTools;
 use crate::reports::{Report, Reports};
-use crate::stalls::Stalls;
+use crate::stalls::StallReports;
 use crate::tables::Tables;
 use crate::topology::Topology;
 
@@ -85,7 +85,7 @@ pub struct Engine {
     pub(crate) caches: Arc<CacheBudget>,
     pub(crate) tables: Arc<Tables>,
     pub(crate) capture: Arc<Capture>,
-    pub(crate) stalls: Arc<Stalls>,
+    pub(crate) stalls: Arc<StallReports>,
     pub(crate) pmix: PmixHost,
     pub(crate) pmix_tools: PmixTools,
     pub(crate) topology: Topology,
@@ -142,7 +142,7 @@ impl Engine {
         let poll = mio::Poll::new()?;
         let (reports, receiver) = Reports::new(poll.registry())?;
         let reports = Arc::new(reports);
-        let stalls = Arc::new(Stalls::new(Arc::clone(&host)));
+        let stalls = Arc::new(StallReports::new(Arc::clone(&host)));
         let on_event = {
             let (reports, stalls) = (Arc::clone(&reports), Arc::clone(&stalls));
             move |event| {

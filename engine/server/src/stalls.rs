@@ -14,7 +14,7 @@ use iof_proto::{Channel, Proc};
 use crate::host::{Host, Remedy};
 
 /// The pipes of the local ranks, and the remedy when one of them stalls the capture thread.
-pub(crate) struct Stalls {
+pub(crate) struct StallReports {
     host: Arc<dyn Host>,
     capture: OnceLock<Weak<Capture>>,
     pipes: Mutex<HashMap<PipeId, Pipe>>,
@@ -30,9 +30,9 @@ struct Pipe {
     host_informed: bool,
 }
 
-impl Stalls {
-    pub(crate) fn new(host: Arc<dyn Host>) -> Stalls {
-        Stalls { host, capture: OnceLock::new(), pipes: Mutex::default() }
+impl StallReports {
+    pub(crate) fn new(host: Arc<dyn Host>) -> StallReports {
+        StallReports { host, capture: OnceLock::new(), pipes: Mutex::default() }
     }
 
     /// Sets the capture thread that the pipes belong to.

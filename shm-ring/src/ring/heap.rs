@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::late::{zeroed_control, zeroed_entry};
 use super::{Memory, Owner, Place, Ring, Shape, heap_capacity};
 use crate::error::CreateError;
-use crate::layout::{self, Control, Entry};
+use crate::layout::{self, ControlWords, Entry};
 
 mod memory;
 
@@ -14,19 +14,19 @@ pub use memory::HeapMemory;
 
 /// A ring's parts on the heap, as raw pointers, because moving a `Box` invalidates pointers derived
 /// from it.
-pub(super) struct Heap {
-    control: *mut Control,
+pub(super) struct RingHeap {
+    control: *mut ControlWords,
     entries: *mut [Entry],
     data: *mut [u8],
     memory: HeapMemory,
 }
 
 // SAFETY: as for `Ring` below, whose memory it is.
-unsafe impl Send for Heap {}
+unsafe impl Send for RingHeap {}
 // SAFETY: as above.
-unsafe impl Sync for Heap {}
+unsafe impl Sync for RingHeap {}
 
-impl Heap {
+impl RingHeap {
     /// Repeats the `n` bytes written at `start` in the other half, as a double map would show them.
     pub(super) fn mirror(&self, start: *mut u8, n: usize) {
         let data: *mut u8 = self.data.cast();
@@ -48,7 +48,7 @@ impl Heap {
     }
 }
 
-impl Drop for Heap {
+impl Drop for RingHeap {
     fn drop(&mut self) {
         self.memory.freed(self.data.len() as u64 / 2);
         // SAFETY: all three pointers came from `Box::into_raw` in `Ring::on_heap` and are freed
@@ -70,7 +70,7 @@ impl Ring {
         memory.allocate(capacity)?;
         let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
         let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
-        let heap = Heap {
+        let heap = RingHeap {
             control: Box::into_raw(Box::new(zeroed_control())),
             entries: Box::into_raw((0..entry_count).map(|_| zeroed_entry()).collect()),
             data: Box::into_raw(vec![0u8; twice].into_boxed_slice()),
@@ -85,21 +85,21 @@ impl Ring {
     /// checker.
     pub fn beside(&self) -> Option<Ring> {
         let memory = self.memory();
-        let Owner::Heap(heap) = &memory.owner else { return None };
+        let Owner::RingHeap(heap) = &memory.owner else { return None };
         Some(Ring { place: Place::Fixed(Memory::on_heap(Arc::clone(heap), memory.entry_count)), ..*self })
     }
 
     /// Returns whether the ring has its memory on the heap, or will have it there.
     pub(super) fn is_on_heap(&self) -> bool {
         match &self.place {
-            Place::Fixed(memory) => matches!(memory.owner, Owner::Heap(_)),
+            Place::Fixed(memory) => matches!(memory.owner, Owner::RingHeap(_)),
             Place::Late(late) => late.is_on_heap(),
         }
     }
 }
 
 impl Memory {
-    fn on_heap(heap: Arc<Heap>, entry_count: u64) -> Memory {
+    fn on_heap(heap: Arc<RingHeap>, entry_count: u64) -> Memory {
         Memory {
             control: heap.control,
             entries: heap.entries.cast(),
@@ -107,7 +107,7 @@ impl Memory {
             data: heap.data.cast(),
             capacity: heap.data.len() as u64 / 2,
             file: None,
-            owner: Owner::Heap(heap),
+            owner: Owner::RingHeap(heap),
             charge: None,
         }
     }

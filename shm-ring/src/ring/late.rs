@@ -17,7 +17,7 @@ use super::heap_capacity;
 use super::{Memory, Owner, Place, Ring, Shape, checked_capacity};
 use crate::error::CreateError;
 use crate::file;
-use crate::layout::{self, Claimed, Control, Entry, Identity, NONE, Published};
+use crate::layout::{self, Claimed, ControlWords, Entry, Identity, NONE, Published};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::sync::{Point, order_at};
 
@@ -135,9 +135,9 @@ impl Memory {
     /// Returns the memory of a ring without bytes or gaps, whose stream has ended or not.
     #[cfg(not(loom))]
     fn empty(ended: bool, capacity: u64) -> Memory {
-        static EMPTY: LazyLock<Control> = LazyLock::new(|| empty_control(NONE));
-        static ENDED: LazyLock<Control> = LazyLock::new(|| empty_control(0));
-        let control: &Control = if ended { &ENDED } else { &EMPTY };
+        static EMPTY: LazyLock<ControlWords> = LazyLock::new(|| empty_control(NONE));
+        static ENDED: LazyLock<ControlWords> = LazyLock::new(|| empty_control(0));
+        let control: &ControlWords = if ended { &ENDED } else { &EMPTY };
         Memory {
             control,
             entries: ptr::dangling(),
@@ -166,7 +166,7 @@ impl Memory {
 /// Control words and index of a ring without data, on the heap, as raw pointers, because moving a
 /// `Box` invalidates pointers derived from it.
 pub(super) struct Words {
-    control: *mut Control,
+    control: *mut ControlWords,
     entries: *mut [Entry],
 }
 
@@ -204,7 +204,7 @@ impl Drop for Words {
 }
 
 #[cfg(not(loom))]
-fn empty_control(complete: u64) -> Control {
+fn empty_control(complete: u64) -> ControlWords {
     let control = zeroed_control();
     control.published.sealed.store(NONE, Relaxed);
     control.published.complete.store(complete, Relaxed);
@@ -212,9 +212,9 @@ fn empty_control(complete: u64) -> Control {
     control
 }
 
-pub(super) fn zeroed_control() -> Control {
+pub(super) fn zeroed_control() -> ControlWords {
     let zero = || AtomicU64::new(0);
-    Control {
+    ControlWords {
         identity: Identity {
             magic: zero(),
             version: zero(),

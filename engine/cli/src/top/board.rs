@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc, StreamStats};
 
-use super::filter::Filter;
+use super::filter::RowFilter;
 use super::row::{Sort, StreamRow, by_name, sums};
 
 /// A scroll command.
@@ -38,7 +38,7 @@ pub struct Prompt {
 
 impl Prompt {
     /// Returns a prompt that shows the present filter, ready for the next word.
-    pub fn of(filter: &Filter) -> Prompt {
+    pub fn of(filter: &RowFilter) -> Prompt {
         let mut text = filter.to_string();
         if !text.is_empty() {
             text.push(' ');
@@ -75,7 +75,7 @@ pub struct Board {
     /// The order of the rows is reversed.
     pub reversed: bool,
     pub totals: Totals,
-    pub filter: Filter,
+    pub filter: RowFilter,
     /// Each row is the sum of a rank's streams.
     pub by_rank: bool,
     /// Idle rows are hidden.
@@ -101,7 +101,7 @@ impl Board {
             sort: Sort::Name,
             reversed: false,
             totals: Totals::default(),
-            filter: Filter::default(),
+            filter: RowFilter::default(),
             by_rank: false,
             hides_idle: false,
             prompt: None,
@@ -164,7 +164,7 @@ impl Board {
     }
 
     /// Shows only the streams that `filter` selects.
-    pub fn select(&mut self, filter: Filter) {
+    pub fn select(&mut self, filter: RowFilter) {
         self.filter = filter;
         self.choose();
     }
@@ -329,10 +329,10 @@ pub mod tests {
 
     #[test]
     fn a_word_typed_at_the_prompt_is_not_glued_to_the_present_filter() {
-        let filter = Filter::parse("T").unwrap();
+        let filter = RowFilter::parse("T").unwrap();
         let typed = Prompt::of(&filter).text + "0-1";
-        assert_eq!(Filter::parse(&typed), Filter::parse("0-1 T"));
-        assert_eq!(Prompt::of(&Filter::default()).text, "");
+        assert_eq!(RowFilter::parse(&typed), RowFilter::parse("0-1 T"));
+        assert_eq!(Prompt::of(&RowFilter::default()).text, "");
     }
 
     #[test]
@@ -345,7 +345,7 @@ pub mod tests {
         assert_eq!(ranks(&mut board, 9), [0, 1, 2, 3], "no rate is known yet");
         board.update(start + SECOND, sample(30).collect());
         assert_eq!((ranks(&mut board, 9), board.totals.streams), (vec![1, 3], 4));
-        board.select(Filter::parse("2-3").unwrap());
+        board.select(RowFilter::parse("2-3").unwrap());
         assert_eq!((ranks(&mut board, 9), board.totals.streams), (vec![3], 2));
         board.toggle_idle();
         assert_eq!(ranks(&mut board, 9), [2, 3]);

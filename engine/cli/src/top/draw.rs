@@ -223,7 +223,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::board::tests::stream;
-    use super::super::filter::Filter;
+    use super::super::filter::RowFilter;
     use super::*;
 
     fn drawn(board: &mut Board, columns: u16, rows: u16) -> Vec<String> {
@@ -254,7 +254,7 @@ mod tests {
         ];
         assert_eq!(drawn(&mut board, 90, 6), wanted);
         board.toggle_sums();
-        board.select(Filter::parse("0 stdout").unwrap());
+        board.select(RowFilter::parse("0 stdout").unwrap());
         let filtered = drawn(&mut board, 90, 6);
         assert!(filtered[3].starts_with("job           0 all "), "{filtered:?}");
         assert!(filtered[5].starts_with("[only 0 stdout; sums]  q quit "), "{filtered:?}");
@@ -262,7 +262,7 @@ mod tests {
         assert!(drawn(&mut board, 90, 6)[5].starts_with("filter: 0 stdout _  (ranks, channels, job;"));
         board.prompt = None;
         board.toggle_sums();
-        board.select(Filter::default());
+        board.select(RowFilter::default());
         board.sort_by(Sort::Cached);
         assert!(drawn(&mut board, 90, 6)[2].contains("CACHED v"));
         board.sort_by(Sort::Cached);

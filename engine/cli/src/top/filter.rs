@@ -8,17 +8,17 @@ use crate::args::values::{Ranks, channels, ranks};
 
 /// A selection of streams. `None` selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct RowFilter {
     pub ranks: Option<Ranks>,
     pub channels: Option<Channels>,
     pub job: Option<Nspace>,
 }
 
-impl Filter {
+impl RowFilter {
     /// Parses words separated by blanks: ranks such as `0,3-5`, channels such as `stdout,stderr`,
     /// or the name of a job.
-    pub fn parse(text: &str) -> Result<Filter, String> {
-        let mut filter = Filter::default();
+    pub fn parse(text: &str) -> Result<RowFilter, String> {
+        let mut filter = RowFilter::default();
         for word in text.split_whitespace() {
             let is_second = if let Ok(ranks) = ranks(word) {
                 filter.ranks.replace(ranks).is_some()
@@ -44,8 +44,8 @@ impl Filter {
     }
 }
 
-impl fmt::Display for Filter {
-    /// Writes the words that [`Filter::parse`] takes.
+impl fmt::Display for RowFilter {
+    /// Writes the words that [`RowFilter::parse`] takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channels = |channels: &Channels| {
             channels.outputs().map(|channel| channel.as_str()).collect::<Vec<_>>().join(",")
@@ -66,18 +66,18 @@ mod tests {
 
     #[test]
     fn a_filter_consists_of_ranks_channels_and_a_job_in_any_order() {
-        let filter = Filter::parse(" stderr,stdout 4,0-2  a.out ").unwrap();
+        let filter = RowFilter::parse(" stderr,stdout 4,0-2  a.out ").unwrap();
         assert_eq!(filter.to_string(), "0-2,4 stdout,stderr a.out");
-        assert_eq!(Filter::parse(&filter.to_string()), Ok(filter));
-        assert_eq!(Filter::parse(""), Ok(Filter::default()));
+        assert_eq!(RowFilter::parse(&filter.to_string()), Ok(filter));
+        assert_eq!(RowFilter::parse(""), Ok(RowFilter::default()));
         for invalid in ["0 1", "stdout stderr", "a b", "a/b"] {
-            assert!(Filter::parse(invalid).is_err(), "{invalid}");
+            assert!(RowFilter::parse(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
     fn a_stream_matches_if_all_parts_of_the_filter_match() {
-        let matches = |filter: &str| Filter::parse(filter).unwrap().matches(&stream(3, 0, 0, &[]));
+        let matches = |filter: &str| RowFilter::parse(filter).unwrap().matches(&stream(3, 0, 0, &[]));
         assert!(["", "all", "3", "0,2-4", "stdout", "job", "job stdout 3"].into_iter().all(matches));
         assert!(!["0", "stderr", "jo", "job stdout 4", "stderr 3"].into_iter().any(matches));
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use iof_engine::{App, JobSpec, Policy, Rendezvous};
 use iof_nodes::limits::MAX_WINDOW;
 use iof_nodes::{
-    Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal, Start,
+    Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal, Start,
     ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
@@ -36,7 +36,7 @@ pub struct Front {
     pub agent: Process,
     pub down: File,
     pub up: File,
-    pub decoder: Decoder,
+    pub decoder: FrameDecoder,
     pub end: FrontEnd,
     pub link: LinkEnd,
     /// The rank whose output arrived last.
@@ -61,7 +61,7 @@ impl Front {
     }
 
     fn greet_with(end: FrontEnd, agent: Process, (down, up): (OwnedFd, OwnedFd), link: LinkEnd) -> Front {
-        let decoder = Decoder::of_agent();
+        let decoder = FrameDecoder::of_agent();
         let greeting = end.greeting();
         let mut front =
             Front { agent, down: down.into(), up: up.into(), decoder, end, link, writer: Rank(0) };
@@ -234,7 +234,7 @@ impl LinkedFront {
     /// of the one before.
     pub fn resume(&mut self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
         let (process, (down, mut up)) = self.start_link(first, is_pipe);
-        let (mut header, mut decoder) = ([0; HEADER], Decoder::of_agent());
+        let (mut header, mut decoder) = ([0; HEADER], FrameDecoder::of_agent());
         up.read_exact(&mut header).unwrap();
         decoder.receive(&header);
         let frame = decoder.decode().unwrap().unwrap();

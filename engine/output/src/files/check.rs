@@ -14,22 +14,22 @@ use nix::unistd::{AccessFlags, access};
 use super::MAX_KEPT_FILES;
 use super::rotation::NEW_SUFFIX;
 use super::{FileError, Files, JOB_NAME, with_suffix};
-use crate::choice::Place;
+use crate::choice::FilePlace;
 use crate::label::Source;
 use crate::pattern::PatternValues;
 
 impl Files {
     /// Checks that the files can probably be created, without creating anything. Checks neither the
-    /// files of [`Place::Tree`] nor existing files whose paths have placeholders.
+    /// files of [`FilePlace::Tree`] nor existing files whose paths have placeholders.
     ///
     /// # Errors
     /// Returns [`FileError`] if a path ends in `/` or is a directory, or if an existing file or the
     /// directory of a new one is not writable.
     pub fn check(&self) -> Result<(), FileError> {
         let (path, checked) = match &self.place {
-            Place::Tree(_) => return Ok(()),
-            Place::Name(name) => (name.clone(), check_name(name).and_then(|()| check_parent(name))),
-            Place::Pattern(pattern) | Place::Exact(pattern) => {
+            FilePlace::Tree(_) => return Ok(()),
+            FilePlace::Name(name) => (name.clone(), check_name(name).and_then(|()| check_parent(name))),
+            FilePlace::Pattern(pattern) | FilePlace::Exact(pattern) => {
                 let values = PatternValues {
                     nspace: JOB_NAME,
                     padded: "0",
@@ -41,7 +41,9 @@ impl Files {
                 let named = check_name(&path);
                 let checked = named.and_then(|()| match &self.place {
                     _ if pattern.has_placeholder() && path.exists() => Ok(()),
-                    Place::Pattern(_) if !pattern.has_placeholder() => check_file(&with_suffix(&path, "out")),
+                    FilePlace::Pattern(_) if !pattern.has_placeholder() => {
+                        check_file(&with_suffix(&path, "out"))
+                    }
                     _ => check_file(&path),
                 });
                 (path, checked)
@@ -132,7 +134,7 @@ mod tests {
         let clash = |names: &[&str], nprocs: Option<u32>| {
             let channels = [Channels::STDOUT, Channels::STDERR];
             let files = names.iter().zip(channels).map(|(name, channels)| {
-                let place = Place::Exact(Pattern::new(Path::new(name)).unwrap());
+                let place = FilePlace::Exact(Pattern::new(Path::new(name)).unwrap());
                 let rotation = Some(Rotation { size: 4096, keep: 1 });
                 (channels, Files { rotation, nprocs, ..files(place) })
             });

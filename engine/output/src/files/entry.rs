@@ -44,7 +44,7 @@ const OPEN_FILES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/s
 
 /// A file that is, was or will be open.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct FileEntry {
     pub path: Arc<Path>,
     pub watch: Option<WriteWatch>,
     /// Shared with [`NewFiles`] until the job has started.
@@ -76,10 +76,10 @@ pub(super) struct WriteMode {
     pub max_line: usize,
 }
 
-impl Entry {
-    pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
+impl FileEntry {
+    pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> FileEntry {
         let is_open_elsewhere = OPEN_FILES.iter().any(|open| path.starts_with(open));
-        Entry {
+        FileEntry {
             path,
             watch,
             file: None,
@@ -294,7 +294,7 @@ mod tests {
     fn a_file_that_was_renamed_is_told_from_the_one_at_its_path() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let entry = Entry::new(path.clone().into(), None);
+        let entry = FileEntry::new(path.clone().into(), None);
         let file = File::create(&path).unwrap();
         assert!(entry.is_at_path(&file).unwrap());
         fs::rename(&path, with_suffix(&path, "1")).unwrap();

@@ -74,13 +74,13 @@ mod tests {
 
     use iof_proto::{Channels, Nspace, Rank};
 
-    use crate::choice::Place;
+    use crate::choice::FilePlace;
     use crate::files::tests::files;
     use crate::{FileError, Files, LockedFiles, Pattern};
 
     use super::*;
 
-    fn lock(place: Place, new: &mut NewFiles) -> Result<LockedFiles, FileError> {
+    fn lock(place: FilePlace, new: &mut NewFiles) -> Result<LockedFiles, FileError> {
         let nspace = Nspace::new("job").unwrap();
         Files { nprocs: Some(2), ..files(place) }.lock(
             &nspace,
@@ -90,8 +90,8 @@ mod tests {
         )
     }
 
-    fn exact(path: &Path) -> Place {
-        Place::Exact(Pattern::new(path).unwrap())
+    fn exact(path: &Path) -> FilePlace {
+        FilePlace::Exact(Pattern::new(path).unwrap())
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
         let entries = || fs::read_dir(directory.path()).unwrap().count();
         let places = || {
             let inside = |name: &str| directory.path().join(name);
-            [Place::Tree(inside("a/b")), Place::Name(inside("c/name")), exact(&inside("c/d/%t"))]
+            [FilePlace::Tree(inside("a/b")), FilePlace::Name(inside("c/name")), exact(&inside("c/d/%t"))]
         };
         for kept in [false, true] {
             let mut new = NewFiles::default();

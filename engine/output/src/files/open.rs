@@ -12,7 +12,7 @@ use std::time::Instant;
 use iof_proto::Nspace;
 use nix::errno::Errno;
 
-use super::entry::{Entry, WriteMode, joined};
+use super::entry::{FileEntry, WriteMode, joined};
 use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
 use super::{FileError, FileId, Files, MAX_OPEN_FILES};
@@ -34,7 +34,7 @@ pub(crate) struct OpenFiles {
     /// The threads that write files which accept nothing at once. Without it, writing them blocks,
     /// and a FIFO without a reader cannot be opened.
     pub pool: Option<Box<Pool>>,
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
     by_path: BTreeMap<PathBuf, FileId>,
     /// The number of files that are open.
     open: usize,
@@ -67,7 +67,7 @@ impl OpenFiles {
         let id = *self.by_path.entry(path.clone()).or_insert(next);
         let is_new = id == next;
         if is_new {
-            self.entries.push(Entry::new(path.into(), self.files.watch.clone()));
+            self.entries.push(FileEntry::new(path.into(), self.files.watch.clone()));
         }
         (id, is_new)
     }
@@ -79,7 +79,7 @@ impl OpenFiles {
     /// Returns the path of the open file that has this metadata.
     pub fn find(&self, file: &Metadata) -> Option<&Path> {
         let inode = |file: &Metadata| (file.dev(), file.ino());
-        let is_same = |entry: &&Entry| {
+        let is_same = |entry: &&FileEntry| {
             let open = entry.file.as_ref().and_then(|open| open.metadata().ok());
             open.is_some_and(|open| inode(&open) == inode(file))
         };
@@ -126,7 +126,7 @@ impl OpenFiles {
 
     /// Returns the reader of the file.
     pub fn audience(&mut self, id: FileId) -> Audience {
-        self.entries.get_mut(id.0).map_or(Audience::Nobody, Entry::audience)
+        self.entries.get_mut(id.0).map_or(Audience::Nobody, FileEntry::audience)
     }
 
     /// Writes `slices` to a file, which is then in the middle of `line`. Returns whether a thread
@@ -200,8 +200,9 @@ impl OpenFiles {
     fn submit(&mut self, id: FileId, bytes: Vec<u8>, line: OpenLine) {
         let mode = self.mode();
         let (Some(entry), Some(pool)) = (self.entries.get_mut(id.0), &mut self.pool) else { return };
-        let away = Entry::new(Arc::clone(&entry.path), None);
-        let away = Entry { file: entry.file.clone(), begun: true, line, queued: Some(Vec::new()), ..away };
+        let away = FileEntry::new(Arc::clone(&entry.path), None);
+        let away =
+            FileEntry { file: entry.file.clone(), begun: true, line, queued: Some(Vec::new()), ..away };
         let mut entry = mem::replace(entry, away);
         if let (Some(all), Some(own)) = (&self.files.watch, &entry.watch)
             && all.is_same(own)
@@ -282,7 +283,7 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use crate::choice::Place;
+    use crate::choice::FilePlace;
     use crate::files::entry::lock;
     use crate::files::tests::{files, source};
     use crate::files::{Rotation, with_suffix};
@@ -295,7 +296,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let limit = Some(Rotation { size: 4096, keep: 1 });
         for (append, rotation) in [(true, None), (true, limit), (false, None), (false, limit)] {
-            let place = Place::Name(directory.path().join("log"));
+            let place = FilePlace::Name(directory.path().join("log"));
             let mut open = OpenFiles::new(Files { append, rotation, ..files(place) });
             let source = source(0, Channel::Stdout);
             let path = open.files.path(&source, 1);
@@ -314,7 +315,7 @@ mod tests {
     #[test]
     fn a_file_that_another_job_writes_is_refused_and_keeps_its_contents() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::Name(directory.path().join("log"));
+        let place = FilePlace::Name(directory.path().join("log"));
         let mut open = [(); 2].map(|()| OpenFiles::new(files(place.clone())));
         let source = source(0, Channel::Stdout);
         let ids = open.each_mut().map(|open| open.file_for(&source, || 1).0);
@@ -336,7 +337,7 @@ mod tests {
         let name = directory.path().join("log");
         let mut contents = Vec::new();
         for append in [false, true, false] {
-            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) });
+            let mut open = OpenFiles::new(Files { append, ..files(FilePlace::Name(name.clone())) });
             let (id, _) = open.file_for(&source(0, Channel::Stderr), || 1);
             open.write(id, vec![IoSlice::new(b"x\n")], None).unwrap();
             open.entries[0].file = None;
@@ -350,7 +351,7 @@ mod tests {
     fn a_slow_file_is_written_by_a_thread_in_order_and_rotates_as_others_do() {
         for rotation in [None, Some(Rotation { size: 12, keep: 1 })] {
             let directory = tempfile::tempdir().unwrap();
-            let place = Place::Name(directory.path().join("log"));
+            let place = FilePlace::Name(directory.path().join("log"));
             let mut open = OpenFiles::new(Files { rotation, ..files(place) });
             open.pool = Some(Box::new(Pool::new().unwrap()));
             let source = source(0, Channel::Stdout);
@@ -371,7 +372,7 @@ mod tests {
     #[test]
     fn a_thread_whose_fifo_accepts_nothing_ends_soon_after_its_printer() {
         let directory = tempfile::tempdir().unwrap();
-        let mut open = OpenFiles::new(files(Place::Name(directory.path().join("log"))));
+        let mut open = OpenFiles::new(files(FilePlace::Name(directory.path().join("log"))));
         open.pool = Some(Box::new(Pool::new().unwrap()));
         let source = source(0, Channel::Stdout);
         let path = open.files.path(&source, 1);
@@ -395,7 +396,7 @@ mod tests {
     fn a_regular_file_whose_write_was_slow_once_is_written_by_a_thread_from_then_on() {
         let Ok(page) = StalledPage::new() else { return };
         let directory = tempfile::tempdir().unwrap();
-        let mut open = OpenFiles::new(files(Place::Name(directory.path().join("log"))));
+        let mut open = OpenFiles::new(files(FilePlace::Name(directory.path().join("log"))));
         open.pool = Some(Box::new(Pool::new().unwrap()));
         let source = source(0, Channel::Stdout);
         let path = open.files.path(&source, 1);
@@ -431,7 +432,7 @@ mod tests {
     #[test]
     fn a_running_job_goes_on_if_its_file_is_locked_while_closed() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::Name(directory.path().join("log"));
+        let place = FilePlace::Name(directory.path().join("log"));
         let rotation = Some(Rotation { size: 4, keep: 1 });
         let mut open = OpenFiles::new(Files { rotation, ..files(place) });
         open.max_line = 64;

@@ -17,7 +17,7 @@ use std::thread;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::entry::{Entry, WriteMode};
+use super::entry::{FileEntry, WriteMode};
 use super::{FileId, MAX_OPEN_FILES};
 use crate::style::OpenLine;
 use crate::watch::lock;
@@ -40,7 +40,7 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(super) struct FileJob {
     pub id: FileId,
-    pub entry: Entry,
+    pub entry: FileEntry,
     pub bytes: Vec<u8>,
     /// The line that the file is in the middle of after these bytes.
     pub line: OpenLine,
@@ -48,7 +48,7 @@ pub(super) struct FileJob {
 }
 
 /// A file that a thread has written, with the result.
-pub(super) type WrittenFile = (FileId, Entry, io::Result<()>);
+pub(super) type WrittenFile = (FileId, FileEntry, io::Result<()>);
 
 impl Pool {
     /// Creates a pool without threads.

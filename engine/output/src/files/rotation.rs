@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use memchr::{memchr, memrchr};
 
-use super::entry::{Entry, FILE_MODE, lock};
+use super::entry::{FILE_MODE, FileEntry, lock};
 use super::{MAX_KEPT_FILES, Rotation, with_suffix};
 
 /// What the path of a new file ends in before it gets the path of the full one.
 pub(super) const NEW_SUFFIX: &str = "iof-new";
 
-impl Entry {
+impl FileEntry {
     /// Writes `bytes`, and begins a new file whenever the file is full. A pipe or device is never
     /// full, and a symbolic link is renamed in place of the file that it names.
     pub fn write_rotating(
@@ -115,7 +115,7 @@ impl Entry {
         renamed.and_then(|()| remove_if_exists(&new)).inspect_err(|_| drop(exchange(&new, &self.path)))
     }
 
-    /// As [`Entry::replace`], where the kernel or the file system cannot exchange two files, or the
+    /// As [`FileEntry::replace`], where the kernel or the file system cannot exchange two files, or the
     /// full file was moved away. With `keep`, the full file gets its new name before. Without hard
     /// links, the path names no file for a moment.
     fn replace_by_link(&self, keep: u32) -> io::Result<()> {
@@ -186,14 +186,14 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use crate::choice::Place;
+    use crate::choice::FilePlace;
     use crate::files::tests::{files, source};
     use crate::files::{Files, OpenFiles};
 
     #[test]
     fn a_full_file_is_renamed_between_lines_and_the_oldest_is_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::Name(directory.path().join("log"));
+        let place = FilePlace::Name(directory.path().join("log"));
         let rotation = Some(Rotation { size: 10, keep: 2 });
         let mut open = OpenFiles::new(Files { rotation, ..files(place) });
         open.max_line = 64;
@@ -222,7 +222,7 @@ mod tests {
         for file in [path.clone(), old(MAX_KEPT_FILES - 1), old(MAX_KEPT_FILES)] {
             fs::write(&file, "full\n").unwrap();
         }
-        let mut entry = Entry { begun: true, ..Entry::new(path.clone().into(), None) };
+        let mut entry = FileEntry { begun: true, ..FileEntry::new(path.clone().into(), None) };
         let rotation = Rotation { size: 5, keep: MAX_KEPT_FILES + 1 };
         entry.write_rotating(true, (rotation, usize::MAX), b"new\n").unwrap();
         let exists = [1, MAX_KEPT_FILES, MAX_KEPT_FILES + 1].map(|number| old(number).exists());
@@ -233,7 +233,8 @@ mod tests {
     fn a_line_without_an_end_is_cut_where_a_file_is_full() {
         let directory = tempfile::tempdir().unwrap();
         let rotation = Some(Rotation { size: 10, keep: 9 });
-        let mut open = OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) });
+        let mut open =
+            OpenFiles::new(Files { rotation, ..files(FilePlace::Name(directory.path().join("log"))) });
         open.max_line = 15;
         let source = source(0, Channel::Stdout);
         let (id, _) = open.file_for(&source, || 1);
@@ -253,7 +254,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let rotation = Some(Rotation { size, keep: 20 });
             let mut open =
-                OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) });
+                OpenFiles::new(Files { rotation, ..files(FilePlace::Name(directory.path().join("log"))) });
             open.max_line = 3;
             let source = source(0, Channel::Stdout);
             let (id, _) = open.file_for(&source, || 1);
@@ -274,12 +275,12 @@ mod tests {
         for keep in [0, 1, 2] {
             let path = directory.path().join(keep.to_string());
             let rotation = Rotation { size: 1, keep };
-            let mut entry = Entry::new(path.clone().into(), None);
+            let mut entry = FileEntry::new(path.clone().into(), None);
             entry.file(false).unwrap();
             let ends = AtomicBool::new(false);
             thread::scope(|threads| {
                 let other = threads.spawn(|| {
-                    let taken = || Entry::new(path.clone().into(), None).file(false).is_ok();
+                    let taken = || FileEntry::new(path.clone().into(), None).file(false).is_ok();
                     while !ends.load(Relaxed) {
                         assert!(!taken(), "another job has locked the file");
                     }
@@ -295,8 +296,8 @@ mod tests {
     }
 
     /// Opens a file of `path` that goes on where an earlier run ended.
-    fn appended(path: &Path) -> Entry {
-        Entry { begun: true, ..Entry::new(path.into(), None) }
+    fn appended(path: &Path) -> FileEntry {
+        FileEntry { begun: true, ..FileEntry::new(path.into(), None) }
     }
 
     #[test]
@@ -345,7 +346,9 @@ mod tests {
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         let mut pipe = File::options().read(true).write(true).open(&path).unwrap();
         let rotation = Rotation { size: 4, keep: 1 };
-        Entry::new(path.clone().into(), None).write_rotating(false, (rotation, 64), b"one\ntwo\n").unwrap();
+        FileEntry::new(path.clone().into(), None)
+            .write_rotating(false, (rotation, 64), b"one\ntwo\n")
+            .unwrap();
         let mut read = [0; 8];
         pipe.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"one\ntwo\n");

@@ -16,7 +16,7 @@ use iof_tool::{RequestError, Tool};
 
 use super::hooks::FilesEnd;
 use super::prepare::OutputReaders;
-use super::uplink::{Input, Uplink};
+use super::uplink::{AgentInput, Uplink};
 use super::{AgentError, NAME};
 use crate::cost::{backend_text, cpu_time};
 use crate::thread::start_thread;
@@ -31,7 +31,7 @@ const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 pub(super) fn follow(
     engine: &Arc<Engine>,
     job: &Job,
-    (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
+    (uplink, inputs): (&Arc<Uplink>, Sender<AgentInput>),
     (OutputReaders { bundles, mut files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
 ) -> Result<(), AgentError> {
     let mut tool = engine.attach(NAME, Grant::Never)?;
@@ -63,7 +63,7 @@ pub(super) fn follow(
             return;
         }
         // The agent may have ended.
-        let _ = inputs.send(Input::Over);
+        let _ = inputs.send(AgentInput::Over);
         up.send(&cost(backend));
         up.send(&ToFrontEnd::Over { cut_off: job.wait().cut_off });
     })?;
@@ -80,7 +80,7 @@ pub(super) fn follow(
 }
 
 /// Tells the front end that the files of this node are complete, or can't be written.
-fn files_ended(uplink: &Uplink, inputs: &Sender<Input>, FilesEnd { result, are_blocked }: FilesEnd) {
+fn files_ended(uplink: &Uplink, inputs: &Sender<AgentInput>, FilesEnd { result, are_blocked }: FilesEnd) {
     let (PrintReport { written, lost, .. }, failure) = match result {
         Ok(report) => (report, None),
         Err(reason) => (PrintReport::default(), Some(cut_text(&reason))),
@@ -90,7 +90,7 @@ fn files_ended(uplink: &Uplink, inputs: &Sender<Input>, FilesEnd { result, are_b
         // Before the wait for the files ends.
         uplink.close();
         // The agent may have ended.
-        let _ = inputs.send(Input::FilesBlocked);
+        let _ = inputs.send(AgentInput::FilesBlocked);
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
 use iof_nodes::limits::MAX_LINKS;
-use iof_nodes::{Decoder, EdgeError, HEADER, LinkAddress, ToFrontEnd};
+use iof_nodes::{EdgeError, FrameDecoder, HEADER, LinkAddress, ToFrontEnd};
 use iof_proto::rendezvous::{BindError, ConnectError, Level, Listener, connect};
 use iof_proto::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,7 +22,7 @@ use nix::unistd::geteuid;
 use super::AgentError;
 use super::carrier_files::{CarrierFiles, CarrierInput};
 use super::hooks::StartRefusal;
-use super::uplink::{AgentCarrier, CarrierNumber, Input, Uplink};
+use super::uplink::{AgentCarrier, AgentInput, CarrierNumber, Uplink};
 use crate::carrier::lock;
 use crate::carriers::NodeConnection;
 use crate::thread::{NoThread, start_thread};
@@ -57,7 +57,7 @@ impl Links {
     /// once the agent listens.
     pub fn start(
         files: NodeConnection,
-        inputs: Sender<Input>,
+        inputs: Sender<AgentInput>,
         limit: Duration,
     ) -> Result<Arc<Links>, AgentError> {
         let (CarrierFiles { down, up }, end) = CarrierFiles::new(files, limit.is_zero())?;
@@ -73,7 +73,7 @@ impl Links {
         if self.limit.is_zero() {
             return Ok(None);
         }
-        // Ends in a newline, as each frame that may be the last one of a write.
+        // EdgeEnds in a newline, as each frame that may be the last one of a write.
         let mut session = [b'\n'; 8];
         let [random @ .., _] = &mut session;
         let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(random));
@@ -191,7 +191,7 @@ impl Waiting {
 fn attach(uplink: &Arc<Uplink>, session: u64, link: Waiting) -> Result<(), LinkError> {
     let Waiting { connection, files, header, .. } = link;
     let files = files.ok_or(EdgeError::Unexpected("link without files"))?;
-    let mut decoder = Decoder::of_front_end();
+    let mut decoder = FrameDecoder::of_front_end();
     decoder.receive(&header);
     let frame =
         decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;

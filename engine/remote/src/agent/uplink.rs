@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
-use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, LinkEnd, ToAgent, ToFrontEnd};
+use iof_nodes::{AgentEnd, AgentEvent, EdgeError, Frame, FrameDecoder, LinkEnd, ToAgent, ToFrontEnd};
 use iof_proto::Channel;
 
 use super::carrier_files::{CarrierOutput, WaitEnd, write_frames};
@@ -14,7 +14,7 @@ use crate::carrier::lock;
 
 /// What the agent waits for.
 #[derive(Debug)]
-pub enum Input {
+pub enum AgentInput {
     Message(ToAgent),
     /// The embedder ends the agent.
     Stop,
@@ -49,8 +49,8 @@ pub struct AgentCarrier {
 /// The thread that receives never waits until it can send, so the two ends can't wait for each other.
 pub struct Uplink {
     /// What has arrived, over whichever carrier.
-    decoder: Mutex<Decoder>,
-    inputs: Sender<Input>,
+    decoder: Mutex<FrameDecoder>,
+    inputs: Sender<AgentInput>,
     state: Mutex<State>,
     /// Credit, room, a turn, or another carrier.
     changed: Condvar,
@@ -87,9 +87,9 @@ impl State {
 
 impl Uplink {
     /// Greets the front end over the first carrier.
-    pub fn new(carrier: AgentCarrier, inputs: Sender<Input>) -> Arc<Uplink> {
+    pub fn new(carrier: AgentCarrier, inputs: Sender<AgentInput>) -> Arc<Uplink> {
         let uplink = Uplink {
-            decoder: Mutex::new(Decoder::of_front_end()),
+            decoder: Mutex::new(FrameDecoder::of_front_end()),
             inputs,
             state: Mutex::new(State {
                 end: AgentEnd::default(),
@@ -116,11 +116,11 @@ impl Uplink {
         }
     }
 
-    /// Ends the edge, for this reason if any.
+    /// EdgeEnds the edge, for this reason if any.
     pub fn lose(&self, reason: Option<String>) {
         self.close();
         // The agent may have ended.
-        let _ = self.inputs.send(Input::Lost(reason));
+        let _ = self.inputs.send(AgentInput::Lost(reason));
     }
 
     /// Receives until a carrier ends, or another one follows.
@@ -163,7 +163,7 @@ impl Uplink {
     }
 
     /// Does what the front end asks for in these bytes.
-    fn handle(&self, decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
+    fn handle(&self, decoder: &mut FrameDecoder, bytes: &[u8]) -> Result<(), String> {
         decoder.receive(bytes);
         let mut state = self.state();
         if state.link.receive(bytes.len()) {
@@ -185,7 +185,7 @@ impl Uplink {
             match state.end.receive(&frame).map_err(refused)? {
                 AgentEvent::None => {}
                 AgentEvent::Credit => self.changed.notify_all(),
-                AgentEvent::Message(message) => drop(self.inputs.send(Input::Message(message))),
+                AgentEvent::Message(message) => drop(self.inputs.send(AgentInput::Message(message))),
             }
         }
         Ok(())
@@ -312,7 +312,7 @@ impl Uplink {
         Ok(state.number)
     }
 
-    /// Notes that the threads of a carrier could not be started. Ends its process.
+    /// Notes that the threads of a carrier could not be started. EdgeEnds its process.
     pub fn lacks_threads(&self, number: CarrierNumber) {
         let mut state = self.state();
         if state.number == number {

@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
 use iof_nodes::limits::MAX_RECORD;
-use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEvent, LinkAddress, ToFrontEnd};
+use iof_nodes::{BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, ToFrontEnd};
 
-use self::reattach::Search;
-use super::Driver;
+use self::reattach::CarrierSearch;
+use super::EdgeDriver;
 use crate::carrier::{DRAIN_LIMIT, EXIT_LIMIT};
-use crate::edge::{Ends, NodeEvent};
+use crate::edge::{EdgeEnds, NodeEvent};
 use crate::greeting::Greeting;
 use crate::receiver::Receiver;
 
 /// An edge, as the driver has it.
 pub struct Driven {
     pub receiver: Receiver,
-    pub ends: Arc<Ends>,
+    pub ends: Arc<EdgeEnds>,
     /// The output of the carrier, until it ends.
     pub up: Option<File>,
     /// What precedes the first frame.
     pub greeting: Option<Greeting>,
-    pub decoder: Decoder,
+    pub decoder: FrameDecoder,
     /// Nothing follows in the output but what it holds.
     pub is_ending: bool,
     pub phase: Phase,
@@ -43,7 +43,7 @@ pub struct Driven {
 pub enum Phase {
     Receiving,
     /// The carrier has ended, and another one is tried.
-    Searching(Search),
+    Searching(CarrierSearch),
     /// The carrier is to exit until this time. If that is when the node is lost, it is told then, with
     /// the rest of the reason.
     Ending(Instant, Option<(String, BrokenEnd)>),
@@ -59,7 +59,7 @@ impl Driven {
             ends,
             up: Some(up),
             greeting: Some(Greeting::new(false)),
-            decoder: Decoder::of_agent(),
+            decoder: FrameDecoder::of_agent(),
             is_ending: false,
             phase: Phase::Receiving,
             limit,
@@ -73,7 +73,7 @@ impl Driven {
     }
 
     /// Begins to receive.
-    pub fn begin(&mut self, driver: &mut Driver) {
+    pub fn begin(&mut self, driver: &mut EdgeDriver) {
         let state = self.ends.state();
         driver.reap_later(&state.carrier, self.receiver.number);
         let files = self.up.as_ref().zip(state.down.as_ref());
@@ -100,7 +100,7 @@ impl Driven {
     }
 
     /// Goes on as far as time, carriers and the handles of the edge allow.
-    pub fn look(&mut self, driver: &mut Driver, now: Instant) {
+    pub fn look(&mut self, driver: &mut EdgeDriver, now: Instant) {
         self.ends.notify();
         self.search(driver, now);
         let Phase::Ending(until, lost) = &mut self.phase else { return };
@@ -119,7 +119,7 @@ impl Driven {
     }
 
     /// Reads once, and passes on what has arrived. Returns whether more may follow at once.
-    pub fn read(&mut self, driver: &mut Driver, now: Instant) -> bool {
+    pub fn read(&mut self, driver: &mut EdgeDriver, now: Instant) -> bool {
         let Some(up) = &mut self.up else { return false };
         let read = self.decoder.read_from(up).and_then(|length| match &mut self.greeting {
             None => Ok((length, length)),
@@ -151,7 +151,7 @@ impl Driven {
     }
 
     /// Passes on what has arrived, of which `length` bytes are new.
-    pub fn receive(&mut self, driver: &mut Driver, length: usize, now: Instant) {
+    pub fn receive(&mut self, driver: &mut EdgeDriver, length: usize, now: Instant) {
         if matches!(self.phase, Phase::Searching(_)) {
             return self.read_answer(driver, now);
         }
@@ -166,7 +166,7 @@ impl Driven {
     }
 
     /// Notes that the carrier's output can't be read.
-    fn up_failed(&mut self, driver: &mut Driver, error: &io::Error, now: Instant) {
+    fn up_failed(&mut self, driver: &mut EdgeDriver, error: &io::Error, now: Instant) {
         match self.phase {
             Phase::Searching(_) => self.attempt_failed(driver, error.to_string(), now),
             // Another carrier can be read.
@@ -205,7 +205,7 @@ impl Driven {
     /// Replaces a carrier that has ended its output: the agent can be reached, has not failed to start
     /// its ranks, and the job goes on. An agent that has sent everything waits for the end of the job,
     /// which only another carrier can tell it.
-    fn up_ended(&mut self, driver: &mut Driver, now: Instant) {
+    fn up_ended(&mut self, driver: &mut EdgeDriver, now: Instant) {
         self.forget_up(driver);
         if let Phase::Searching(search) = &mut self.phase {
             return search.await_exit(now);
@@ -219,14 +219,14 @@ impl Driven {
         drop(state);
         match self.address.clone().filter(|_| is_replaced) {
             Some(address) => {
-                let decoder = mem::replace(&mut self.decoder, Decoder::of_agent());
-                self.phase = Phase::Searching(Search::new(address, decoder, is_silent, now));
+                let decoder = mem::replace(&mut self.decoder, FrameDecoder::of_agent());
+                self.phase = Phase::Searching(CarrierSearch::new(address, decoder, is_silent, now));
             }
             None => self.await_exit("", now),
         }
     }
 
-    pub fn forget_up(&mut self, driver: &Driver) {
+    pub fn forget_up(&mut self, driver: &EdgeDriver) {
         self.up.take().iter().for_each(|up| driver.forget(up));
     }
 
@@ -241,7 +241,7 @@ impl Driven {
     }
 
     /// Cuts off the node, for this reason. The agent ends its ranks when its edge ends.
-    pub fn fail(&mut self, driver: &Driver, reason: String, now: Instant) {
+    pub fn fail(&mut self, driver: &EdgeDriver, reason: String, now: Instant) {
         self.forget_up(driver);
         let mut state = self.ends.state();
         let cut = state.front.cut();

@@ -7,11 +7,11 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
-use iof_nodes::{Decoder, Frame, LinkAddress, ToFrontEnd};
+use iof_nodes::{Frame, FrameDecoder, LinkAddress, ToFrontEnd};
 
 use super::{Driven, Phase};
 use crate::carrier::{Carrier, CarrierEnd, EXIT_LIMIT};
-use crate::driver::Driver;
+use crate::driver::EdgeDriver;
 use crate::greeting::Greeting;
 
 /// The time between two attempts, at least. Up to half of it comes on top.
@@ -29,7 +29,7 @@ const TURN_LIMIT: Duration = Duration::from_secs(5);
 const NO_LINK: &str = "what its carrier reached is not a link";
 
 /// The search for a carrier of one edge.
-pub struct Search {
+pub struct CarrierSearch {
     address: LinkAddress,
     /// How long the next attempt may take.
     limit: Duration,
@@ -39,7 +39,7 @@ pub struct Search {
     /// Until when the attempt counts among those that are being made.
     turn: Option<Instant>,
     /// What arrived before, while the first frame over another carrier is received.
-    decoder: Decoder,
+    decoder: FrameDecoder,
 }
 
 enum Step {
@@ -55,11 +55,11 @@ enum Step {
     Pause(Instant, String),
 }
 
-impl Search {
+impl CarrierSearch {
     /// Begins to search for a carrier to the agent at this address, from which this has arrived.
-    pub fn new(address: LinkAddress, decoder: Decoder, is_silent: bool, now: Instant) -> Search {
+    pub fn new(address: LinkAddress, decoder: FrameDecoder, is_silent: bool, now: Instant) -> CarrierSearch {
         let step = Step::Turn(now + FIRST_LIMIT);
-        Search { address, limit: FIRST_LIMIT, is_silent, step, turn: None, decoder }
+        CarrierSearch { address, limit: FIRST_LIMIT, is_silent, step, turn: None, decoder }
     }
 
     /// Returns when the search goes on whatever happens.
@@ -73,14 +73,14 @@ impl Search {
         step.into_iter().chain(self.turn).min()
     }
 
-    fn end_turn(&mut self, driver: &mut Driver) {
+    fn end_turn(&mut self, driver: &mut EdgeDriver) {
         if self.turn.take().is_some() {
             driver.end_turn();
         }
     }
 
-    /// Ends the attempt that is being made, if any.
-    fn stop(&mut self, driver: &mut Driver, next: Step) {
+    /// EdgeEnds the attempt that is being made, if any.
+    fn stop(&mut self, driver: &mut EdgeDriver, next: Step) {
         if let Step::Answer(end, ..) | Step::Exit(end, _) = mem::replace(&mut self.step, next) {
             end.signal(Signal::KILL);
         }
@@ -103,7 +103,7 @@ impl Driven {
     }
 
     /// Goes on to search for a carrier.
-    pub fn search(&mut self, driver: &mut Driver, now: Instant) {
+    pub fn search(&mut self, driver: &mut EdgeDriver, now: Instant) {
         let (left, number) = (self.left(now), self.number());
         let Phase::Searching(search) = &mut self.phase else { return };
         if !self.ends.state().link.takes_carriers(now) {
@@ -145,7 +145,7 @@ impl Driven {
     }
 
     /// Notes that an attempt has failed. Another one follows while there is time.
-    pub fn attempt_failed(&mut self, driver: &mut Driver, reason: String, now: Instant) {
+    pub fn attempt_failed(&mut self, driver: &mut EdgeDriver, reason: String, now: Instant) {
         self.forget_up(driver);
         let pause = RETRY.saturating_add(jitter()).min(self.left(now));
         let Phase::Searching(search) = &mut self.phase else { return };
@@ -155,10 +155,10 @@ impl Driven {
     }
 
     /// Begins with a carrier that was started, or not.
-    pub fn attempt_started(&mut self, driver: &mut Driver, carrier: io::Result<Carrier>) {
+    pub fn attempt_started(&mut self, driver: &mut EdgeDriver, carrier: io::Result<Carrier>) {
         let (now, number) = (Instant::now(), self.number());
         let left = self.left(now);
-        let Phase::Searching(search @ Search { step: Step::Start, .. }) = &mut self.phase else {
+        let Phase::Searching(search @ CarrierSearch { step: Step::Start, .. }) = &mut self.phase else {
             return drop(carrier.map(|carrier| carrier.end.signal(Signal::KILL)));
         };
         let Carrier { end, mut down, up } = match carrier {
@@ -172,7 +172,7 @@ impl Driven {
         let begun = driver.watch(number, &up, &down).and_then(|()| down.write_all(&frame));
         search.step = Step::Answer(end, down, now + search.limit.min(left));
         (self.up, self.is_ending) = (Some(up), false);
-        (self.greeting, self.decoder) = (Some(Greeting::new(search.is_silent)), Decoder::of_agent());
+        (self.greeting, self.decoder) = (Some(Greeting::new(search.is_silent)), FrameDecoder::of_agent());
         match begun {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => search.await_exit(now),
@@ -181,7 +181,7 @@ impl Driven {
     }
 
     /// Takes what a new carrier begins with, if that has arrived whole.
-    pub fn read_answer(&mut self, driver: &mut Driver, now: Instant) {
+    pub fn read_answer(&mut self, driver: &mut EdgeDriver, now: Instant) {
         let Phase::Searching(search) = &mut self.phase else { return };
         let failure = match self.decoder.decode() {
             Ok(None) => return,
@@ -208,7 +208,7 @@ impl Driven {
     }
 
     /// Goes over to a new carrier, which the agent has.
-    fn attach(&mut self, driver: &mut Driver, now: Instant) {
+    fn attach(&mut self, driver: &mut EdgeDriver, now: Instant) {
         let Phase::Searching(mut search) = mem::replace(&mut self.phase, Phase::Receiving) else { return };
         search.end_turn(driver);
         let Step::Answer(end, down, _) = search.step else { return };
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::carrier::{MAX_STARTS, Template};
     use crate::carriers::Carriers;
-    use crate::edge::{Edge, Ends, NodeEvent};
+    use crate::edge::{Edge, EdgeEnds, NodeEvent};
     use crate::receiver::Receiver;
 
     const LONG: Duration = Duration::from_secs(1000);
@@ -255,12 +255,12 @@ mod tests {
         let link = "[ $NODE = refuses ] && exit 7; exec sleep 1000 #";
         let template = Template::new("env NODE=%h sh -c").unwrap();
         let carriers = Carriers::command(template, "true").with_link(link);
-        let driver = Driver::start(&carriers, MAX_STARTS + 1).unwrap();
+        let driver = EdgeDriver::start(&carriers, MAX_STARTS + 1).unwrap();
         let (events, lost) = unbounded();
         let edge = |number: usize, host: &str, limit| {
             let Carrier { end, down, up } = carriers.start(host, None, 1, true, None).unwrap();
             let ranks = [Rank(0)].into();
-            let ends = Arc::new(Ends::new(FrontEnd::new(&ranks, 1), end, down));
+            let ends = Arc::new(EdgeEnds::new(FrontEnd::new(&ranks, 1), end, down));
             let node = Node { host: host.into(), ranks };
             let (nspace, events) = (Nspace::new("job").unwrap(), events.clone());
             let (remote, engine) = (Weak::new(), Weak::new());

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use iof_nodes::limits::{MAX_CONTROL, MAX_KEPT, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Decoder, Frame, HEADER, LinkAddress, RankTotal, StdinOutcome, StdinRanks,
+    AgentEnd, AgentEvent, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StdinOutcome, StdinRanks,
     StreamKey, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Rank};
@@ -34,7 +34,7 @@ pub struct Agent {
     pub edge: EdgeEnd,
     /// Carriers may be replaced.
     is_linked: bool,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     /// What each writer has to write in its turn.
     batches: [Vec<u8>; WRITERS],
     /// The writers in the order in which they have asked. It is the turn of the first one.
@@ -89,7 +89,7 @@ impl Agent {
             agent: AgentEnd::default(),
             edge: EdgeEnd::default(),
             is_linked,
-            decoder: Decoder::of_front_end(),
+            decoder: FrameDecoder::of_front_end(),
             batches: Default::default(),
             turns: VecDeque::new(),
             messages: VecDeque::new(),
@@ -139,7 +139,7 @@ impl Agent {
             return;
         };
         self.decoder.receive(&read);
-        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::of_front_end());
+        let mut decoder = std::mem::replace(&mut self.decoder, FrameDecoder::of_front_end());
         while let Some(frame) = decoder.decode().unwrap() {
             self.frames += 1;
             if let Frame::Ack { received } = frame {

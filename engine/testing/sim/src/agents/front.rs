@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use iof_core::{Exit, NodeLost, NodeReport};
 use iof_nodes::{
-    Decoder, Frame, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
+    Frame, FrameDecoder, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
     ToFrontEnd, window,
 };
 use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
@@ -30,7 +30,7 @@ struct Edge {
     is_ready: bool,
     /// The turn in which a carrier that has ended is replaced.
     replaced_at: Option<u64>,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     is_ended: bool,
     /// Frames that wait to be written.
     down: Vec<u8>,
@@ -86,7 +86,7 @@ impl Front {
                 end: EdgeEnd::default(),
                 is_ready: false,
                 replaced_at: None,
-                decoder: Decoder::of_agent(),
+                decoder: FrameDecoder::of_agent(),
                 is_ended: false,
                 down: Vec::new(),
             }
@@ -145,7 +145,7 @@ impl Front {
                 continue;
             };
             let began = Instant::now();
-            let mut decoder = std::mem::replace(&mut self.edges[node].decoder, Decoder::of_agent());
+            let mut decoder = std::mem::replace(&mut self.edges[node].decoder, FrameDecoder::of_agent());
             decoder.receive(&read);
             self.spent += began.elapsed();
             loop {
