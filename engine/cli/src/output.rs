@@ -329,7 +329,7 @@ impl Outputs<'_> {
     /// Returns the targets that have streams.
     fn targets(&self) -> Result<Vec<OutputTarget<'_>>, Failure> {
         let Outputs { args, choice, .. } = self;
-        let errors = Channels::STDERR | Channels::STDDIAG;
+        let errors = Channels::ERRORS;
         let mut targets = Vec::new();
         if choice.shows() && self.writes != WrittenOutputs::Agent {
             let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
@@ -444,7 +444,7 @@ impl Outputs<'_> {
             max_open: MAX_OPEN_FILES,
             watch: None,
         };
-        let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
+        let all = Channels::OUTPUTS;
         let chosen = choice.files.iter().map(|place| (all, files(place.clone(), choice.merge)));
         let redirected = args.redirect.files().into_iter();
         chosen

@@ -11,9 +11,6 @@ use iof_proto::Channels;
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";
 
-/// The channels that go where stderr goes.
-const ERRORS: Channels = Channels::STDERR.union(Channels::STDDIAG);
-
 #[derive(Args, Default)]
 pub struct RedirectArgs {
     /// Write output to these files
@@ -56,7 +53,7 @@ impl RedirectArgs {
     /// Returns the targets of stdout and stderr.
     fn targets(&self) -> [(Channels, &Target); 2] {
         let output = self.output_file.as_ref().unwrap_or(&Target::Shown);
-        [(Channels::STDOUT, output), (ERRORS, self.error_file.as_ref().unwrap_or(output))]
+        [(Channels::STDOUT, output), (Channels::ERRORS, self.error_file.as_ref().unwrap_or(output))]
     }
 
     /// Returns the channels that are shown.
@@ -111,7 +108,7 @@ mod tests {
 
     #[test]
     fn stderr_goes_where_stdout_goes_unless_it_has_its_own_target() {
-        let both = Channels::STDOUT | ERRORS;
+        let both = Channels::OUTPUTS;
         let places = |output, error| {
             let args = args(output, error);
             (args.shown(), args.files())
@@ -119,14 +116,17 @@ mod tests {
         assert_eq!(places(None, None), (both, vec![]));
         assert_eq!(places(Some("a"), None), (Channels::empty(), vec![(both, pattern("a"))]));
         assert_eq!(places(Some("a"), Some("a")), places(Some("a"), None), "one file");
-        let two = vec![(Channels::STDOUT, pattern("a")), (ERRORS, pattern("b"))];
+        let two = vec![(Channels::STDOUT, pattern("a")), (Channels::ERRORS, pattern("b"))];
         assert_eq!(places(Some("a"), Some("b")), (Channels::empty(), two));
         for shown in ["all", "-"] {
-            assert_eq!(places(Some("a"), Some(shown)), (ERRORS, vec![(Channels::STDOUT, pattern("a"))]));
+            assert_eq!(
+                places(Some("a"), Some(shown)),
+                (Channels::ERRORS, vec![(Channels::STDOUT, pattern("a"))])
+            );
         }
-        assert_eq!(places(None, Some("a")), (Channels::STDOUT, vec![(ERRORS, pattern("a"))]));
+        assert_eq!(places(None, Some("a")), (Channels::STDOUT, vec![(Channels::ERRORS, pattern("a"))]));
         assert_eq!(places(Some("none"), None), (Channels::empty(), vec![]));
-        assert_eq!(places(Some("none"), Some("all")), (ERRORS, vec![]));
+        assert_eq!(places(Some("none"), Some("all")), (Channels::ERRORS, vec![]));
     }
 
     #[test]

@@ -12,9 +12,7 @@ use crate::Core;
 use crate::effects::{Command, HandleOp};
 use crate::ids::{JobId, PageId, StreamName};
 use crate::jobs::early_end::EarlyEndPolicy;
-use crate::jobs::job::{
-    CHANNELS, JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach,
-};
+use crate::jobs::job::{JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach};
 use crate::jobs::nodes::{Node, NodeId, NodeReport};
 use crate::logs::table::Requester;
 use crate::streams::deliver_error::DeliverError;
@@ -55,8 +53,8 @@ pub struct NewRank {
 
 /// The ids of a registered rank at the capture.
 pub struct RegisteredRank {
-    /// In the order of [`CHANNELS`], each with the request that is performed before its first byte.
-    pub streams: [(SourceId, StreamRequest<PageId>); CHANNELS.len()],
+    /// In the order of [`Channel::OUTPUTS`], each with the request that is performed before its first byte.
+    pub streams: [(SourceId, StreamRequest<PageId>); Channel::OUTPUTS.len()],
     /// Its process.
     pub process: ProcessId,
     /// Its stdin.
@@ -139,7 +137,7 @@ impl Core {
     pub fn reserve_readers_of(&mut self, nspace: &Nspace, rank: Rank) -> Result<(), CreateError> {
         let Some(job) = self.jobs.get(nspace) else { return Ok(()) };
         let new = |channel| StreamState::of_job(job, Proc::new(nspace.clone(), rank), channel, false);
-        CHANNELS.map(new).iter().try_for_each(|new| self.reserve_readers(new).map(drop))
+        Channel::OUTPUTS.map(new).iter().try_for_each(|new| self.reserve_readers(new).map(drop))
     }
 
     /// Registers a running rank. The caller hands its streams to the capture thread.
@@ -160,12 +158,12 @@ impl Core {
         let (new, launching) = match job {
             Some(job) => {
                 let new = |channel| StreamState::of_job(job, source.clone(), channel, false);
-                (CHANNELS.map(new), job.take_launching(rank))
+                (Channel::OUTPUTS.map(new), job.take_launching(rank))
             }
             None => {
                 let name = |channel| StreamName { source: source.clone(), channel, logged: false, run: 0 };
                 let options = self.settings.options;
-                (CHANNELS.map(|channel| StreamState::new(name(channel), options, None)), None)
+                (Channel::OUTPUTS.map(|channel| StreamState::new(name(channel), options, None)), None)
             }
         };
         let streams = new.map(|stream| {

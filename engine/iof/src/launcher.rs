@@ -156,14 +156,13 @@ impl Launcher {
         let engine = Engine::start(self.config.clone())?;
         // The readers attach before the first byte.
         let (stdout, stderr) = standard_outputs()?;
-        let errors = Channels::STDERR | Channels::STDDIAG;
         let (out, err) = if stdout.is_same_file(&stderr) {
             // One printer keeps the order in which stdout and stderr were read.
             drop(stderr);
-            (self.print(&engine, Channels::STDOUT | errors, stdout)?, None)
+            (self.print(&engine, Channels::OUTPUTS, stdout)?, None)
         } else {
             let out = self.print(&engine, Channels::STDOUT, stdout)?;
-            (out, Some(self.print(&engine, errors, stderr)?))
+            (out, Some(self.print(&engine, Channels::ERRORS, stderr)?))
         };
         let job = engine.spawn(&self.spec)?;
         // A printer ends after the last byte, or when its output cannot be written. The other one

@@ -294,9 +294,7 @@ fn channel_number(channel: Channel) -> u8 {
 }
 
 fn output_channel(number: u8) -> Option<Channel> {
-    [Channel::Stdout, Channel::Stderr, Channel::Stddiag]
-        .into_iter()
-        .find(|channel| channel_number(*channel) == number)
+    Channel::OUTPUTS.into_iter().find(|channel| channel_number(*channel) == number)
 }
 
 /// Returns the header of a frame; `None` if its payload is too long.

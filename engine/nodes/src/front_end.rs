@@ -13,9 +13,6 @@ use crate::control::{ToFrontEnd, decode};
 use crate::frame::{Bundle, Frame, StreamKey};
 use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 
-/// The output channels of each rank.
-const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-
 // An agent sends a request for each channel of those that its engine has in progress.
 const _: () = assert!(MAX_ANSWERS_OF_NODE >= 2 * MAX_LOGS * MAX_LOG_ENTRIES);
 
@@ -137,7 +134,8 @@ impl FrontEnd {
     /// Creates the front end's end for a node that runs these ranks, whose bundles have windows of
     /// this number of bytes.
     pub fn new(ranks: &BTreeSet<Rank>, window: u64) -> FrontEnd {
-        let keys = ranks.iter().flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: *rank, channel }));
+        let keys =
+            ranks.iter().flat_map(|rank| Channel::OUTPUTS.map(|channel| StreamKey { rank: *rank, channel }));
         let streams = keys.map(|key| (key, Progress::default())).collect();
         let (running, ranks) = (ranks.clone(), ranks.len());
         let none = || Bundle::ALL.into_iter().map(|bundle| (bundle, 0)).collect();

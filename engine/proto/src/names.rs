@@ -211,11 +211,14 @@ bitflags::bitflags! {
 }
 
 impl Channels {
-    /// Returns the output channels of this set in the order stdout, stderr, stddiag.
+    /// The channels that go where stderr goes.
+    pub const ERRORS: Channels = Channels::STDERR.union(Channels::STDDIAG);
+    /// All output channels.
+    pub const OUTPUTS: Channels = Channels::STDOUT.union(Channels::ERRORS);
+
+    /// Returns the output channels of this set, in the order of [`Channel::OUTPUTS`].
     pub fn outputs(self) -> impl Iterator<Item = Channel> {
-        [Channel::Stdout, Channel::Stderr, Channel::Stddiag]
-            .into_iter()
-            .filter(move |channel| self.contains((*channel).into()))
+        Channel::OUTPUTS.into_iter().filter(move |channel| self.contains((*channel).into()))
     }
 }
 
@@ -252,6 +255,9 @@ pub enum Channel {
 }
 
 impl Channel {
+    /// The output channels: those whose streams each rank has.
+    pub const OUTPUTS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
     /// Returns `stdin`, `stdout`, `stderr` or `stddiag`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -279,8 +285,8 @@ impl FromStr for Channel {
     type Err = UnknownChannel;
 
     fn from_str(word: &str) -> Result<Channel, UnknownChannel> {
-        [Channel::Stdin, Channel::Stdout, Channel::Stderr, Channel::Stddiag]
-            .into_iter()
+        std::iter::once(Channel::Stdin)
+            .chain(Channel::OUTPUTS)
             .find(|channel| channel.as_str() == word)
             .ok_or_else(|| UnknownChannel(word.to_owned()))
     }

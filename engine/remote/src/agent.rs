@@ -304,7 +304,7 @@ fn signal_ranks(engine: &Engine, nspace: &Nspace, ranks: &[Rank], signal: i32) -
 /// Completes all streams with the bytes written so far.
 fn cut_off(job: &Job, ranks: &BTreeSet<Rank>) {
     for rank in ranks {
-        for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
+        for channel in Channel::OUTPUTS {
             job.close(*rank, channel);
         }
     }

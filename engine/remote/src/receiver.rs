@@ -57,7 +57,7 @@ impl Receiver {
     /// write. Called before what the node sends next, which may be a message of such a rank.
     fn announce(&self) -> Result<(), String> {
         for rank in &self.node.ranks {
-            for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
+            for channel in Channel::OUTPUTS {
                 self.pass_on(StreamKey { rank: *rank, channel }, Vec::new(), &[], || {})?;
             }
         }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_capture::{Child, Stopped, TooFewFiles, TooFewMaps};
-use iof_core::{CHANNELS, EarlyEndPolicy, Launching, MAX_RANKS, NewJob};
+use iof_core::{EarlyEndPolicy, Launching, MAX_RANKS, NewJob};
 use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
 use iof_shm_ring::{CacheBudget, CreateError, Interaction};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -284,7 +284,7 @@ fn check(ranks: &[AdoptedRank], caches: &CacheBudget) -> Result<(), AdoptError> 
         if !numbers.insert(rank) {
             return Err(AdoptError::Twice { rank });
         }
-        for (channel, file) in CHANNELS.into_iter().zip([stdout, stderr, stddiag]) {
+        for (channel, file) in Channel::OUTPUTS.into_iter().zip([stdout, stderr, stddiag]) {
             let Some(file) = file else { continue };
             let stat = check_output(file.as_fd()).map_err(|what| AdoptError::Kind { rank, channel, what })?;
             // The masters of all ptys are the same file.

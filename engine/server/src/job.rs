@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
 use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, WindowSize};
-use iof_core::{CHANNELS, Exit, JobId, JobState, JobStatus, RankState};
+use iof_core::{Exit, JobId, JobState, JobStatus, RankState};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_shm_ring::{ReaderId, ReaderPage};
 
@@ -125,7 +125,7 @@ impl Job {
     /// engine has ended.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
-        let index = CHANNELS.iter().position(|output| *output == channel);
+        let index = Channel::OUTPUTS.iter().position(|output| *output == channel);
         let rank = self.rank(rank, |rank| rank.streams().to_vec());
         let Some(&id) = rank.as_ref().zip(index).and_then(|(streams, index)| streams.get(index)) else {
             return false;

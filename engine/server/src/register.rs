@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use iof_capture::{Child, Command, FirstWrites, NewProcess, NewSource, PipeId, PtyMaster, Stopped};
-use iof_core::{CHANNELS, JobId, JobStatus, NewJob, NewRank, RegisteredRank, SignalReach};
+use iof_core::{JobId, JobStatus, NewJob, NewRank, RegisteredRank, SignalReach};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
@@ -29,8 +29,8 @@ pub(crate) struct RunningRank {
     pub stdin: RankStdin,
     /// Whether only the embedder may push to this stdin.
     pub own_stdin: bool,
-    /// In the order of [`CHANNELS`].
-    pub pipes: [OwnedFd; CHANNELS.len()],
+    /// In the order of [`Channel::OUTPUTS`].
+    pub pipes: [OwnedFd; Channel::OUTPUTS.len()],
     pub pty: Option<PtyMaster>,
 }
 
@@ -57,7 +57,7 @@ impl Engine {
         Job { tables: Arc::clone(&self.tables), capture: Arc::downgrade(&self.capture), id, final_status }
     }
 
-    /// Creates the streams of a rank in a job with `ranks` ranks, in the order of [`CHANNELS`].
+    /// Creates the streams of a rank in a job with `ranks` ranks, in the order of [`Channel::OUTPUTS`].
     pub(crate) fn streams(
         &self,
         nspace: &Nspace,
@@ -65,7 +65,7 @@ impl Engine {
         directives: &Directives,
         ranks: u64,
         interaction: Interaction,
-    ) -> Result<[Stream; CHANNELS.len()], CreateError> {
+    ) -> Result<[Stream; Channel::OUTPUTS.len()], CreateError> {
         let options = self.config.options().under(directives);
         let growth = Growth { first: options.first_size(ranks), budget: Arc::clone(&self.caches) };
         let config = options.config();
@@ -75,7 +75,7 @@ impl Engine {
             stream.set_interaction(interaction);
             Ok(stream)
         };
-        let [first, second, third] = CHANNELS;
+        let [first, second, third] = Channel::OUTPUTS;
         let mut streams = [stream(first)?, stream(second)?, stream(third)?];
         // Printers write the channels of a rank in the order in which they were read.
         Stream::share_order(&mut streams);
@@ -110,7 +110,7 @@ impl Engine {
         &self,
         nspace: &Nspace,
         rank: RunningRank,
-        streams: [Stream; CHANNELS.len()],
+        streams: [Stream; Channel::OUTPUTS.len()],
         first_writes: Option<&FirstWrites>,
     ) -> Result<(), Stopped> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
@@ -132,7 +132,7 @@ impl Engine {
         let new = NewRank { rank, signals, stdin_unavailable, own_stdin };
         let RegisteredRank { streams: ids, process, target } = tables.register_rank(nspace, new)?;
         tables.handles().add_rank(process, RankHandles { signaller, pty });
-        for (((id, _), channel), pipe) in ids.iter().zip(CHANNELS).zip(&pipes) {
+        for (((id, _), channel), pipe) in ids.iter().zip(Channel::OUTPUTS).zip(&pipes) {
             self.stalls.add(PipeId::Source(*id), &source, channel, isatty(pipe).unwrap_or(false));
         }
         if stdin.is_some() {

@@ -285,10 +285,9 @@ impl BatchReader {
     /// Returns the output channels whose streams may be announced later; none if all streams were
     /// announced.
     pub fn unannounced(&self) -> Channels {
-        const OUTPUT: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);
         let registrations = self.tool.session.registrations.values();
         let open = registrations.filter(|registration| !registration.has_all_streams());
-        open.fold(Channels::empty(), |all, registration| all | (registration.channels & OUTPUT))
+        open.fold(Channels::empty(), |all, registration| all | (registration.channels & Channels::OUTPUTS))
     }
 
     /// Returns whether at most one stream (one channel of one process) has not ended, and no

@@ -62,10 +62,8 @@ pub struct Named<T> {
 }
 
 /// A parser of channel lists.
-pub const CHANNELS: Named<Channels> = Named {
-    parse: channels,
-    names: || [Channel::Stdout, Channel::Stderr, Channel::Stddiag].map(Channel::as_str).into(),
-};
+pub const CHANNELS: Named<Channels> =
+    Named { parse: channels, names: || Channel::OUTPUTS.map(Channel::as_str).into() };
 
 impl<T: Clone + Send + Sync + 'static> TypedValueParser for Named<T> {
     type Value = T;

@@ -19,7 +19,7 @@ use crate::jobs::status::{FirstFailure, JobStatus};
 use crate::streams::options::StreamOptions;
 
 pub(crate) use self::endings::EndSteps;
-pub(crate) use self::rank::{CHANNELS, Launching, Place, RankState, SignalReach};
+pub(crate) use self::rank::{Launching, Place, RankState, SignalReach};
 pub(crate) use self::signals::Receivers;
 use self::there::Nodes;
 
@@ -335,7 +335,7 @@ impl JobState {
     /// Returns the streams of a local or remote rank.
     pub fn streams_of(&self, rank: Rank) -> Vec<SourceId> {
         let local = self.rank(rank).into_iter().flat_map(RankState::streams).copied();
-        let delivered = CHANNELS.iter().filter_map(|channel| self.delivered_stream(rank, *channel));
+        let delivered = Channel::OUTPUTS.iter().filter_map(|channel| self.delivered_stream(rank, *channel));
         local.chain(delivered).collect()
     }
 
@@ -467,7 +467,7 @@ impl JobState {
     pub fn check(&self) {
         assert!(self.open_deliveries <= self.delivered.len());
         assert!(self.open_logs <= self.logged.len());
-        assert!(self.open_streams <= CHANNELS.len() * self.ranks.len());
+        assert!(self.open_streams <= Channel::OUTPUTS.len() * self.ranks.len());
     }
 
     /// Returns the exit code of the job as a whole, if it is known.

@@ -8,15 +8,15 @@ use iof_capture::{Counted, SourceId, StreamAnswer, StreamStep};
 use iof_proto::attribute::{self, AttributeError, Given, Place};
 use iof_proto::query::key;
 use iof_proto::{
-    Attributes, Failure, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats, Status,
-    StreamStats, Value,
+    Attributes, Channel, Failure, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats,
+    Status, StreamStats, Value,
 };
 use iof_shm_ring::ReaderId;
 
 use crate::Core;
 use crate::ids::{PageId, PeerId, StreamName};
 use crate::jobs::exit::{Exit, proc_state};
-use crate::jobs::job::{CHANNELS, JobState, Launching, RemoteRanks};
+use crate::jobs::job::{JobState, Launching, RemoteRanks};
 use crate::queries::query::CountedStream;
 use crate::streams::reading::Reading;
 use crate::streams::state::StreamState;
@@ -349,7 +349,7 @@ fn launching_streams(state: &Core, scope: &Scope) -> impl Iterator<Item = Stream
         .flat_map(|(nspace, job)| job.launching().map(move |(rank, _)| (nspace, rank, job.run())));
     ranks.filter(|(nspace, rank, _)| scope.has(nspace, *rank)).flat_map(|(nspace, rank, run)| {
         let source = Proc::new(nspace.clone(), rank);
-        CHANNELS
+        Channel::OUTPUTS
             .map(|channel| zero_counters(&StreamName { source: source.clone(), channel, logged: false, run }))
     })
 }

@@ -56,7 +56,7 @@ impl Bundles {
                 .map_err(StartRefusal::running)?;
             Ok(tool)
         };
-        let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
+        let bundles = [Channels::STDOUT, Channels::ERRORS];
         let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
         let max_line = start.config.max_line.clamp(1, MAX_RECORD - LONGEST_CHARACTER);
         let max_time = start.config.max_line_time;

@@ -22,7 +22,7 @@ pub enum HelperUser {
 pub struct Helper(Child);
 
 impl Helper {
-    /// Runs the ignored test `name` with `argument`, and blocks until it is [ready](ready). Returns
+    /// Runs the ignored test `name` with `argument`, and blocks until it is [`ready`]. Returns
     /// `None` if it cannot run as `user`.
     pub fn start(name: &str, argument: &str, user: HelperUser) -> Option<Helper> {
         let mut command = Command::new(std::env::current_exe().unwrap());

@@ -9,14 +9,11 @@ use iof_proto::{Channel, Channels, StdinUnavailable};
 use crate::jobs::exit::{Exit, SentSignals};
 use crate::jobs::nodes::NodeId;
 
-/// The output channels of every rank.
-pub const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-
 /// The node of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This node. The streams are in the order of [`CHANNELS`].
-    Here([SourceId; CHANNELS.len()]),
+    /// This node. The streams are in the order of [`Channel::OUTPUTS`].
+    Here([SourceId; Channel::OUTPUTS.len()]),
     /// Another node of the job. The streams are those of its deliveries.
     There(NodeId),
 }
@@ -96,7 +93,7 @@ impl RankState {
         RankState::new(Place::There(node), launching, SignalReach::Group, None, false)
     }
 
-    /// Returns the streams of a local rank, in the order of [`CHANNELS`]; none if it is not local.
+    /// Returns the streams of a local rank, in the order of [`Channel::OUTPUTS`]; none if it is not local.
     pub fn streams(&self) -> &[SourceId] {
         if let Place::Here(streams) = &self.place { streams } else { &[] }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_core::{
-    CHANNELS, DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState,
-    JobStatus, Launching, MpiEvent, NewRank, Node, NodeId, NodeReport, RegisteredRank, SignalReach,
+    DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState, JobStatus,
+    Launching, MpiEvent, NewRank, Node, NodeId, NodeReport, RegisteredRank, SignalReach,
 };
 use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
@@ -127,7 +127,7 @@ impl SimulatedEngine {
         proc: &Proc,
         stdin: RankStdin,
         signals: RankSignals,
-        streams: [Stream; CHANNELS.len()],
+        streams: [Stream; Channel::OUTPUTS.len()],
     ) -> Option<AddedRank> {
         let added = self.register_rank(proc, stdin, signals)?;
         let sources = added.streams.into_iter().zip(streams);
@@ -142,7 +142,7 @@ impl SimulatedEngine {
         proc: &Proc,
         stdin: RankStdin,
         signals: RankSignals,
-    ) -> Option<(ProcessId, [SourceId; CHANNELS.len()])> {
+    ) -> Option<(ProcessId, [SourceId; Channel::OUTPUTS.len()])> {
         let RegisteredRank { streams, process, .. } = self.register_rank(proc, stdin, signals)?;
         let ids = streams.each_ref().map(|(id, _)| *id);
         let firsts = streams.into_iter().filter_map(|(_, first)| self.memory.with_pages(first));
