@@ -108,6 +108,8 @@ impl SimulatedEngine {
     fn serve_tool(&mut self, id: ConnectionId, messages: usize) -> Result<bool, DisconnectReason> {
         let mut busy = false;
         for _ in 0..messages {
+            // Before the tool is sent the report of a push that has ended.
+            self.pushes.look(&self.core);
             let Some(socket) = self.sockets.get_mut(&id) else { return Ok(busy) };
             let Some(peer) = self.core.tool_mut(id) else { return Ok(busy) };
             busy |= socket.flush((id, peer), &self.memory, self.now, &mut self.digest);
