@@ -105,7 +105,7 @@ pub enum Command<P = Arc<ReaderPage>, S = Box<Stream>, I = Arc<Inlet>> {
         inlet: I,
         /// The targets.
         targets: Vec<TargetId>,
-        /// Whether a target's pipe is closed after the last byte.
+        /// `true` if a target's pipe is closed after the last byte.
         closes: bool,
     },
     /// Reports that more bytes are in a push's inlet. Has no effect on a push that is over.
@@ -114,7 +114,7 @@ pub enum Command<P = Arc<ReaderPage>, S = Box<Stream>, I = Arc<Inlet>> {
         push: PushId,
         /// The number of bytes.
         bytes: u64,
-        /// Whether these were the last.
+        /// `true` if these were the last.
         last: bool,
     },
     /// Closes the targets of a push that have taken nothing after a position although the push has

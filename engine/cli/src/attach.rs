@@ -8,7 +8,7 @@ use iof_engine::{Engine, Grant};
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
 use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
-use iof_proto::{Found, Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
+use iof_proto::{Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
 use iof_tool::{AttachError, Pull, RequestError, Tool};
 
 use crate::args::engine::EngineArgs;
@@ -120,30 +120,29 @@ pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
 
 /// Returns the jobs that the engine of `tool` knows.
 pub fn query_jobs(tool: &mut Tool) -> Result<Vec<JobInfo>, RequestError> {
-    let found = tool.query(&[key::PMIX_QUERY_NAMESPACE_INFO])?;
-    let jobs = found.into_iter().flat_map(|Found { value, .. }| match value {
+    query_list(tool, key::PMIX_QUERY_NAMESPACE_INFO, |value| match value {
         Value::Jobs(jobs) => jobs,
         _ => Vec::new(),
-    });
-    Ok(jobs.collect())
+    })
 }
 
 /// Returns the processes that the engine of `tool` knows.
 pub fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
-    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE])?;
-    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
+    query_list(tool, key::PMIX_QUERY_PROC_TABLE, |value| match value {
         Value::Procs(procs) => procs,
         _ => Vec::new(),
-    });
-    Ok(procs.collect())
+    })
 }
 
 /// Returns the streams that the engine of `tool` has.
 pub fn query_streams(tool: &mut Tool) -> Result<Vec<StreamStats>, RequestError> {
-    let found = tool.query(&[key::IOF_QUERY_STATS])?;
-    let streams = found.into_iter().flat_map(|Found { value, .. }| match value {
+    query_list(tool, key::IOF_QUERY_STATS, |value| match value {
         Value::Streams(streams) => streams,
         _ => Vec::new(),
-    });
-    Ok(streams.collect())
+    })
+}
+
+/// Returns the items of all answers to a query, which `items` takes out of each.
+fn query_list<T>(tool: &mut Tool, key: &str, items: fn(Value) -> Vec<T>) -> Result<Vec<T>, RequestError> {
+    Ok(tool.query(&[key])?.into_iter().flat_map(|found| items(found.value)).collect())
 }

@@ -11,9 +11,9 @@ use iof_testing::process::{Done, Process};
 
 use self::Expected::{InOtherTests, Refused, Same, Shows};
 
-/// What is expected of an option on several nodes.
+/// The expected effect of an option on several nodes.
 enum Expected {
-    /// What it has here: the same exit code, lines and files, which differ without the option.
+    /// The effect that it has here: the same exit code, lines and files, which differ without the option.
     Same,
     /// A text, here and on nodes.
     Shows(&'static str, &'static str),
@@ -107,7 +107,7 @@ const ROWS: &[Row] = &[
 /// Agents on two nodes.
 const ON_NODES: &[&str] = &["--hosts", "a:1,b:1", "--rsh", "sh -c"];
 
-/// What a run leaves: the exit code, the lines of stdout and stderr in a defined order, and the files.
+/// The result of a run: the exit code, the lines of stdout and stderr in a defined order, and the files.
 #[derive(Debug, PartialEq)]
 struct Effect {
     code: i32,

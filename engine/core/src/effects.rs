@@ -1,4 +1,4 @@
-//! What leaves the core. The driver carries it out: see `Tables` and `Control`.
+//! The effects of inputs, which leave the core. The driver carries it out: see `Tables` and `Control`.
 
 use std::mem;
 
@@ -22,7 +22,7 @@ pub type Command = capture::Command<PageId, (), ()>;
 /// carried out.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// What happens to the handles that the driver holds. Carried out before the tables are
+    /// Changes of the handles that the driver holds. Carried out before the tables are
     /// unlocked.
     pub(crate) handles: Vec<HandleOp>,
     /// Commands to the capture thread. Sent in this order before the next input is handled and
@@ -36,7 +36,7 @@ pub(crate) struct Effects {
     pub(crate) channel_entries: Vec<(LogRoute, ChannelEntry)>,
     /// Upcalls and callbacks, which the control thread makes after it has unlocked the tables.
     pub(crate) upcalls: Vec<Upcall>,
-    /// What is worth a line of the log, see `Core::take_notices`.
+    /// Notices for the log, see `Core::take_notices`.
     pub(crate) notices: Vec<Notice>,
     /// Jobs were ended early: threads that wait for a change look at the tables.
     pub(crate) ended_early: bool,

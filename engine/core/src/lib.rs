@@ -144,11 +144,11 @@ pub struct Core {
     pub pending: Pending,
     /// Connections that have ended, and count until their descriptors were received.
     pub departed: BTreeMap<PeerId, Client>,
-    /// What inputs have caused, until the driver takes it.
+    /// The effects of inputs, until the driver takes it.
     effects: Effects,
     /// The capture thread has not reported its end.
     has_capture: bool,
-    /// Whether the engine is shutting down.
+    /// `true` if the engine is shutting down.
     stopping: bool,
 }
 

@@ -52,7 +52,7 @@ pub enum Shared {
     Ring(Arc<Ring>),
     /// An inlet.
     Inlet(Arc<Inlet>),
-    /// What a new tool receives.
+    /// The memory that a new tool receives.
     Welcome(Arc<Welcome>),
 }
 
@@ -283,14 +283,14 @@ impl Resources for Arc<SharedMemory> {
     }
 }
 
-/// What a [`SharedMemory`] keeps.
+/// The contents of a [`SharedMemory`].
 #[derive(Debug)]
 pub struct KeptMemory {
     /// The reader pages.
     pub pages: BTreeSet<PageId>,
     /// The inlets.
     pub inlets: BTreeSet<PushId>,
-    /// What tools will receive.
+    /// The memory that tools will receive.
     pub unsent: BTreeSet<(PeerId, Attachment)>,
     /// The number of streams that were not handed over.
     pub streams: usize,

@@ -20,7 +20,7 @@ fn code(path: &Path) -> String {
     code.filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// What the core must not contain: threads, sockets, files, locks, clocks, rings, lines of the log,
+/// Things that the core must not contain: threads, sockets, files, locks, clocks, rings, lines of the log,
 /// and tables whose order differs between runs.
 const IMPURE: &[&str] = &[
     "std::fs",
@@ -47,7 +47,7 @@ const IMPURE: &[&str] = &[
     "dbg!",
 ];
 
-/// What the core takes from the crate of the capture thread: ids, requests and events.
+/// Data that the core takes from the crate of the capture thread: ids, requests and events.
 const FROM_CAPTURE: &[&str] = &[
     "Command",
     "CommandMemory",

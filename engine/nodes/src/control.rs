@@ -60,7 +60,7 @@ pub struct NodeFiles {
     pub append: bool,
     /// The size of a full file, in bytes, and the number of full files that are kept.
     pub rotation: Option<(u64, u32)>,
-    /// How long files may accept nothing before the job ends.
+    /// The time for which files may accept nothing before the job ends.
     pub give_up: Option<Duration>,
 }
 
@@ -77,7 +77,7 @@ pub struct NodeConfig {
     pub policy: Policy,
     /// The longest part of a line that waits at the node for the end of the line, in bytes.
     pub max_line: usize,
-    /// How long such a part waits while its stream is quiet: not at all with 0, and `None` if that
+    /// The time that such a part waits while its stream is quiet: not at all with 0, and `None` if that
     /// depends on the part.
     pub max_line_time: Option<Duration>,
     /// The name of the backend, if the user has chosen one.

@@ -17,7 +17,7 @@ use crate::limits::{MAX_KEPT, MAX_RECORD};
 /// An ack follows this number of bytes, so that acks cost little.
 const ACK_INTERVAL: u64 = 256 << 10;
 
-/// What the end of an edge still sends.
+/// The bytes that the end of an edge still sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// Whatever it is given.
@@ -33,7 +33,7 @@ enum Phase {
 /// has a carrier.
 #[derive(Debug, Default)]
 pub struct LinkEnd {
-    /// What was sent, up to `sent`, and is not acknowledged; with the limit 0, not written.
+    /// The bytes that were sent, up to `sent`, and are not acknowledged; with the limit 0, not written.
     kept: VecDeque<u8>,
     /// The bytes that were sent.
     sent: u64,
@@ -45,7 +45,7 @@ pub struct LinkEnd {
     told: u64,
     /// The attempt that brought the current carrier, or a later one that this end has begun.
     attempt: u32,
-    /// How long the edge may be without a carrier.
+    /// The time for which the edge may be without a carrier.
     limit: Duration,
     /// When the carrier has ended, if no other one is there yet.
     detached: Option<Instant>,

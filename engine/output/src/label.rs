@@ -12,7 +12,7 @@ pub struct Source {
     pub rank: Rank,
     /// The channel that the rank writes to.
     pub channel: Channel,
-    /// Whether the stream contains messages logged on behalf of the rank, and not its own output.
+    /// `true` if the stream contains messages logged on behalf of the rank, and not its own output.
     /// JSON marks such data with `"logged":true`.
     pub logged: bool,
     /// The host of the rank, if it is known.

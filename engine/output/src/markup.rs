@@ -21,7 +21,7 @@ pub enum Markup {
 pub(crate) struct MarkupFormat {
     /// Its word in `--output`.
     pub(crate) word: &'static str,
-    /// Whether each piece shows all that is known of its source and its time, so that tags have no
+    /// `true` if each piece shows all that is known of its source and its time, so that tags have no
     /// effect, and missing bytes are pieces, too. Its values have the types of JSON.
     pub(crate) is_complete: bool,
     /// Returns the label of a stream. The second argument specifies whether time stamps are shown.

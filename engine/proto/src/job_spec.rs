@@ -34,7 +34,7 @@ pub struct App {
     /// The working directory of the ranks; the embedder's own if `None`.
     #[serde(with = "path::optional")]
     pub cwd: Option<PathBuf>,
-    /// Whether stdout and stderr of a rank are one pipe, as with `2>&1` in a shell. What the rank
+    /// `true` if stdout and stderr of a rank are one pipe, as with `2>&1` in a shell. What the rank
     /// writes to either arrives on its stdout channel, in the order of the writes. Its stderr
     /// channel ends at once. This is always so for a rank with a pty.
     pub merge_stderr: bool,
@@ -210,14 +210,14 @@ pub struct JobSpec {
     pub pmix_tools: Option<PathBuf>,
     /// The processors on which the ranks run.
     pub binding: Binding,
-    /// Whether variables by which another launcher serves MPI to this process are hidden from the
+    /// `true` if variables by which another launcher serves MPI to this process are hidden from the
     /// ranks. A job with an MPI protocol hides them always.
     pub hide_launcher: bool,
     /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those
     /// of the whole job, also if this engine starts some of its ranks only. The engine of a node
     /// does not know the other ranks unless `elsewhere` is set.
     pub local: Option<BTreeSet<Rank>>,
-    /// Whether the job also has remote ranks. If so, their output may be
+    /// `true` if the job also has remote ranks. If so, their output may be
     /// delivered (`Engine::deliver`), and the job does not end before
     /// `Engine::end_job` is called.
     pub elsewhere: bool,

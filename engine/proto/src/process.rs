@@ -72,7 +72,7 @@ impl Default for WindowSize {
 pub struct Pty {
     /// The initial size.
     pub size: WindowSize,
-    /// Whether input is echoed as output, as an interactive user expects.
+    /// `true` if input is echoed as output, as an interactive user expects.
     pub echo: bool,
     /// Marks input as data, which the process is to read unchanged: control characters neither send
     /// signals nor stop the output (no ISIG and IXON, see termios(3)), and `InputKeys` quotes them.

@@ -53,7 +53,7 @@ pub struct Agent {
     hooks: Arc<dyn AgentHooks>,
 }
 
-/// EdgeEnds an agent from another thread.
+/// Ends an agent from another thread.
 #[derive(Clone, Debug)]
 pub struct AgentStop(Sender<AgentInput>);
 
@@ -310,7 +310,7 @@ fn cut_off(job: &Job, ranks: &BTreeSet<Rank>) {
     }
 }
 
-/// EdgeEnds all ranks: by SIGTERM, and after a while by SIGKILL.
+/// Ends all ranks: by SIGTERM, and after a while by SIGKILL.
 fn end_ranks(job: &Job, kill_wait: Duration) {
     job.signal(Signal::TERM);
     job.signal(Signal::CONT);

@@ -28,7 +28,7 @@ pub const MAX_STARTS: usize = 8;
 /// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
 pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long the end of an edge waits until a carrier has taken what was sent.
+/// The time that the end of an edge waits until a carrier has taken what was sent.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The capacity of the pipe from a carrier, in bytes. With the default of 64 KiB the carrier and the
@@ -56,7 +56,7 @@ pub(crate) struct Carrier {
     pub up: File,
 }
 
-/// What ends a carrier, and tells its end.
+/// A handle that ends a carrier, and tells its end.
 #[derive(Clone)]
 pub(crate) struct CarrierEnd(Arc<Mutex<Kind>>);
 

@@ -36,7 +36,7 @@ const READS_PER_TURN: usize = 4;
 const WAKER: Token = Token(usize::MAX);
 const FIRST_CARRIER: usize = usize::MAX / 2;
 
-/// What the driver is told.
+/// A message to the driver.
 pub enum Command {
     /// Drives another edge.
     Add(Box<Driven>),
@@ -255,7 +255,7 @@ impl EdgeDriver {
         false
     }
 
-    /// EdgeEnds the turn of an edge.
+    /// Ends the turn of an edge.
     pub fn end_turn(&mut self) {
         self.attempts = self.attempts.saturating_sub(1);
         self.changed.append(&mut self.waiting);

@@ -14,7 +14,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{CarrierEnd, DRAIN_LIMIT, lock};
 
-/// What arrives from a node.
+/// An event of a node.
 pub enum NodeEvent {
     /// The agent runs.
     Greeted,
@@ -53,9 +53,9 @@ pub struct State {
     pub link: LinkEnd,
     /// The current carrier, or the last one.
     pub carrier: CarrierEnd,
-    /// What the carrier reads, until all is written or it can't be.
+    /// The input of the carrier, until all is written or it can't be.
     pub down: Option<File>,
-    /// What was sent while the link had no room. Bounded: answers and credit by their limit, stdin by
+    /// Frames that were sent while the link had no room. Bounded: answers and credit by their limit, stdin by
     /// its replies. An answer counts until it is in the link.
     waiting: VecDeque<(Vec<u8>, Option<Arc<()>>)>,
 }
@@ -93,7 +93,7 @@ impl State {
             }
         }
         if self.link.is_closed() && self.is_drained() {
-            // EdgeEnds a socket, which has duplicates. A pipe is closed.
+            // Ends a socket, which has duplicates. A pipe is closed.
             let _ = self.down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Write));
         }
     }
@@ -103,7 +103,7 @@ impl State {
         self.waiting.is_empty() && self.link.is_drained()
     }
 
-    /// EdgeEnds the edge after what was sent, with which the job ends. Another carrier may bring it for a
+    /// Ends the edge after what was sent, with which the job ends. Another carrier may bring it for a
     /// while.
     fn end(&mut self) {
         let waiting = self.waiting.drain(..);
@@ -112,7 +112,7 @@ impl State {
         self.write();
     }
 
-    /// EdgeEnds the edge: sends nothing of what waits. An agent that would wait for another carrier is told
+    /// Ends the edge: sends nothing of what waits. An agent that would wait for another carrier is told
     /// so; another one ends with its input.
     pub fn hang_up(&mut self) {
         if !self.link.is_closed() {
@@ -205,7 +205,7 @@ impl Edge {
         self.send(&ToAgent::Start(start.into()))
     }
 
-    /// EdgeEnds the edge, and sends a signal to the carrier and what it has started on this node. An agent
+    /// Ends the edge, and sends a signal to the carrier and what it has started on this node. An agent
     /// that would wait for another carrier is asked to end instead of SIGTERM.
     pub fn signal_carrier(&self, signal: Signal) {
         let mut state = self.0.ends.state();
@@ -218,7 +218,7 @@ impl Edge {
         (self.0.look)();
     }
 
-    /// EdgeEnds the carrier of a job that does not start. The agent ends its ranks when its edge ends.
+    /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
     pub fn end_carrier(&self) {
         self.signal_carrier(Signal::TERM);
     }

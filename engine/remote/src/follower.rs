@@ -82,7 +82,7 @@ impl Follower {
         }
     }
 
-    /// EdgeEnds what SIGKILL has not ended. A node may be frozen, or its carrier may not notice that
+    /// Ends what SIGKILL has not ended. A node may be frozen, or its carrier may not notice that
     /// the network is gone.
     fn perform(&mut self, step: LastStep, now: Instant) {
         let next = |wait| now.checked_add(wait);
@@ -171,7 +171,7 @@ impl Follower {
         self.job.report_node(NodeId(number), NodeReport::Lost(lost));
     }
 
-    /// EdgeEnds the streams of a lost node, as broken.
+    /// Ends the streams of a lost node, as broken.
     fn break_off(&self, broken: &BrokenEnd) {
         // The command may end.
         let Some(engine) = self.engine.upgrade() else { return };

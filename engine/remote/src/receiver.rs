@@ -1,4 +1,4 @@
-//! What the frames of a node become at the front end.
+//! The frames of a node, passed on to the engine and to the thread that follows the nodes.
 
 use std::sync::{Arc, Weak};
 
@@ -39,7 +39,7 @@ impl Receiver {
             FrontEvent::End(stream) => {
                 self.pass_on(stream, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})?;
             }
-            // The front end's end of the node has noted the totals. Connections may not be replaced.
+            // The edge has noted them.
             FrontEvent::Message(ToFrontEnd::Produced(_) | ToFrontEnd::Link(_)) => {}
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
             FrontEvent::Message(message) => {

@@ -62,7 +62,7 @@ pub struct RemoteJob {
     costs: Arc<Mutex<AgentCosts>>,
 }
 
-/// What the agents are to start: what is the same on all nodes, and what differs by rank.
+/// The starts of all agents: what is the same on all nodes, and what differs by rank.
 struct Starts {
     start: Start,
     stdin: BTreeMap<Rank, Stdin>,

@@ -24,7 +24,7 @@ use crate::signals::Signals;
 /// A job that can start, or that was started. Dropping it undoes what was done for it, in the order
 /// of these fields.
 pub struct Prepared<'a> {
-    /// Whether the rank with the command's terminal fills the screen.
+    /// Watches whether the rank with the command's terminal fills the screen.
     pub screen: FullScreen,
     pub writers: Vec<OutputWriter>,
     /// The files that are removed unless the job starts.

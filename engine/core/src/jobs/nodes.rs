@@ -52,7 +52,7 @@ pub enum NodeReport {
         rank: Rank,
         /// Its exit status.
         exit: Exit,
-        /// Whether the rank failed because of a signal that was sent to it.
+        /// `true` if the rank failed because of a signal that was sent to it.
         requested: bool,
     },
     /// The node has answered a piece of stdin. `PMIX_ERR_IOF_COMPLETE` states that its ranks have

@@ -14,7 +14,7 @@ pub struct LogConfig {
     /// The channels for messages that do not name a channel, in order of preference
     /// (`plog_base_order`).
     pub order: Order,
-    /// Whether a message goes only to the first channel that accepts it, unless the message
+    /// `true` if a message goes only to the first channel that accepts it, unless the message
     /// specifies otherwise (`plog_base_log_once`).
     pub once: bool,
     /// The syslog of this node.
@@ -27,7 +27,7 @@ pub struct LogConfig {
     /// engine's socket with `.record` appended; a file that exists there is renamed to
     /// `.record.old`. An engine without a socket and without this path keeps no record.
     pub job_record: Option<PathBuf>,
-    /// Whether this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
+    /// `true` if this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
     /// global one. Other engines connect to it as tools do, see `ViaGateway`.
     pub gateway: bool,
 }
@@ -41,7 +41,7 @@ pub struct LogRoutes {
     /// Whether messages can be relayed to a gateway. A gateway has none, so that a relayed message
     /// is not relayed again.
     pub has_gateway: bool,
-    /// Whether this engine can send email.
+    /// `true` if this engine can send email.
     pub has_mail: bool,
     /// The keys of the host's channels.
     pub host: BTreeSet<String>,

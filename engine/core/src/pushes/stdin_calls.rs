@@ -21,7 +21,7 @@ impl StdinCalls {
         self.0.insert(push, (takers, closed()));
     }
 
-    /// Returns the pushes of which `taker` has not answered a piece.
+    /// Returns the pushes with a piece that `taker` has not answered.
     pub(crate) fn waiting_for(&self, taker: StdinTaker) -> Vec<PushId> {
         let calls = self.0.iter().filter(|(_, (waiting, _))| waiting.contains(&taker));
         calls.map(|(push, _)| *push).collect()
@@ -61,7 +61,7 @@ fn weight(answer: &Result<(), Failure>) -> u8 {
     }
 }
 
-/// Returns the answer for ranks that take no stdin any more.
+/// Returns the answer for ranks that no longer take stdin.
 pub(crate) fn closed() -> Result<(), Failure> {
     Err(Failure::new(Status::ERR_IOF_COMPLETE, "these ranks have ended or closed their stdin"))
 }

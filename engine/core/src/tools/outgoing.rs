@@ -146,7 +146,7 @@ pub enum Attachment {
     /// The reader page, the doorbell and, if the tool may hold back sources, the bell by which it
     /// signals room.
     Welcome {
-        /// Whether the tool may hold back sources.
+        /// `true` if the tool may hold back sources.
         may_block: bool,
     },
 }

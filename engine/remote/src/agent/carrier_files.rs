@@ -27,7 +27,7 @@ pub struct CarrierFiles {
     pub up: CarrierOutput,
 }
 
-/// EdgeEnds the waits for the files of a carrier when it is dropped.
+/// Ends the waits for the files of a carrier when it is dropped.
 pub struct WaitEnd {
     _writer: PipeWriter,
 }

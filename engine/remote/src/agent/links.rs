@@ -47,7 +47,7 @@ struct Waiting {
     connection: UnixStream,
     /// Its stdin and stdout, once they have arrived.
     files: Option<NodeConnection>,
-    /// What it has sent of the first frame.
+    /// The part of the first frame that it has sent.
     header: Vec<u8>,
     deadline: Instant,
 }
@@ -73,7 +73,7 @@ impl Links {
         if self.limit.is_zero() {
             return Ok(None);
         }
-        // EdgeEnds in a newline, as each frame that may be the last one of a write.
+        // Ends in a newline, as each frame that may be the last one of a write.
         let mut session = [b'\n'; 8];
         let [random @ .., _] = &mut session;
         let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(random));

@@ -32,7 +32,7 @@ pub struct CarrierNumber(u64);
 
 /// A carrier, whose threads end with it.
 pub struct AgentCarrier {
-    /// What it takes, unless it can't be written.
+    /// The output to the carrier, unless it can't be written.
     pub output: Option<Arc<CarrierOutput>>,
     /// The connection to its process; `None` for the first carrier.
     pub connection: Option<UnixStream>,
@@ -48,7 +48,7 @@ pub struct AgentCarrier {
 ///
 /// The thread that receives never waits until it can send, so the two ends can't wait for each other.
 pub struct Uplink {
-    /// What has arrived, over whichever carrier.
+    /// The frames that have arrived, over whichever carrier.
     decoder: Mutex<FrameDecoder>,
     inputs: Sender<AgentInput>,
     state: Mutex<State>,
@@ -116,7 +116,7 @@ impl Uplink {
         }
     }
 
-    /// EdgeEnds the edge, for this reason if any.
+    /// Ends the edge, for this reason if any.
     pub fn lose(&self, reason: Option<String>) {
         self.close();
         // The agent may have ended.
@@ -312,7 +312,7 @@ impl Uplink {
         Ok(state.number)
     }
 
-    /// Notes that the threads of a carrier could not be started. EdgeEnds its process.
+    /// Notes that the threads of a carrier could not be started. Ends its process.
     pub fn lacks_threads(&self, number: CarrierNumber) {
         let mut state = self.state();
         if state.number == number {

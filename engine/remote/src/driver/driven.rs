@@ -1,4 +1,4 @@
-//! What the driver does for one edge of the front end.
+//! The work of the driver for one edge of the front end.
 
 mod reattach;
 
@@ -25,21 +25,21 @@ pub struct Driven {
     pub ends: Arc<EdgeEnds>,
     /// The output of the carrier, until it ends.
     pub up: Option<File>,
-    /// What precedes the first frame.
+    /// The bytes before the first frame.
     pub greeting: Option<Greeting>,
     pub decoder: FrameDecoder,
     /// Nothing follows in the output but what it holds.
     pub is_ending: bool,
     pub phase: Phase,
-    /// How long the edge may be without a carrier, once its agent listens for others.
+    /// The time for which the edge may be without a carrier, once its agent listens for others.
     limit: Duration,
-    /// Where the agent listens.
+    /// The address at which the agent listens.
     pub address: Option<LinkAddress>,
     /// When the driver looks at the edge again.
     pub timer: Option<Instant>,
 }
 
-/// What happens to an edge.
+/// The state of an edge.
 pub enum Phase {
     Receiving,
     /// The carrier has ended, and another one is tried.

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 /// The number of bytes that are generated at a time.
 const BLOCK: usize = 64 * 1024;
 
-/// What the generator program `rank` writes: an endless stream of pseudo-random bytes (xorshift64), different for each rank and channel. NULs
+/// The output of the generator program `rank`: an endless stream of pseudo-random bytes (xorshift64), different for each rank and channel. NULs
 /// and newlines are as frequent as any other byte.
 pub struct Noise {
     state: u64,

@@ -5,7 +5,7 @@ use super::Values::{None as No, One};
 use super::reasons::{ALLOCATION, NAME_NODES, NO_MAP, NOT_BOUND};
 use super::{Spelling, always, convert, refused, row};
 
-/// Where ranks run, and what they may use.
+/// The places where ranks run, and the resources that they may use.
 pub const RESOURCES: &[Spelling] = &[
     row(&["--host"], One, Same(&["--hosts", "{}"])),
     row(

@@ -17,11 +17,11 @@ use crate::greeting::Greeting;
 /// The time between two attempts, at least. Up to half of it comes on top.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the first attempt may take. Each further one may take twice as long, up to the longest.
+/// The time limit of the first attempt. Each further one has twice the time, up to the longest.
 const FIRST_LIMIT: Duration = Duration::from_secs(5);
 const LONGEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long an attempt counts among those that are being made. One that takes longer waits for a
+/// The time for which an attempt counts among those that are made. One that takes longer waits for a
 /// node that may not answer, and holds back no other one.
 const TURN_LIMIT: Duration = Duration::from_secs(5);
 
@@ -31,14 +31,14 @@ const NO_LINK: &str = "what its carrier reached is not a link";
 /// The search for a carrier of one edge.
 pub struct CarrierSearch {
     address: LinkAddress,
-    /// How long the next attempt may take.
+    /// The time limit of the next attempt.
     limit: Duration,
-    /// What each further attempt prints would be the same.
+    /// `true` from the second attempt on, which would print the same as the first.
     is_silent: bool,
     step: Step,
     /// Until when the attempt counts among those that are being made.
     turn: Option<Instant>,
-    /// What arrived before, while the first frame over another carrier is received.
+    /// The bytes that arrived before, while the first frame over another carrier is received.
     decoder: FrameDecoder,
 }
 
@@ -79,7 +79,7 @@ impl CarrierSearch {
         }
     }
 
-    /// EdgeEnds the attempt that is being made, if any.
+    /// Ends the attempt that is being made, if any.
     fn stop(&mut self, driver: &mut EdgeDriver, next: Step) {
         if let Step::Answer(end, ..) | Step::Exit(end, _) = mem::replace(&mut self.step, next) {
             end.signal(Signal::KILL);

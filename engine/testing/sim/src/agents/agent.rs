@@ -54,7 +54,7 @@ pub struct Agent {
     pub frames: u64,
 }
 
-/// How a rank ends.
+/// The end of a rank.
 pub struct Exiting {
     /// The status, as wait(2) returns it.
     status: i32,

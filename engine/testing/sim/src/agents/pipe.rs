@@ -65,7 +65,7 @@ impl Write for Pipe {
     }
 }
 
-/// How long an edge may be without a carrier, if its carriers are replaced.
+/// The time for which an edge may be without a carrier, if its carriers are replaced.
 pub const LIMIT: Duration = Duration::from_millis(2000);
 
 /// Returns the time of a turn, which takes a millisecond.

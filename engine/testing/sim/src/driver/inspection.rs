@@ -1,4 +1,4 @@
-//! What a simulator compares with its own model.
+//! The tables that a simulator compares with its own model.
 
 use iof_capture::SourceId;
 use iof_core::{Core, PeerId};

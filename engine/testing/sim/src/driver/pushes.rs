@@ -1,4 +1,4 @@
-//! What the core answers to requests to push, and reports at the ends of pushes: found in the
+//! The core's answers to requests to push, and its reports at the ends of pushes: found in the
 //! messages to tools, which receive them much later.
 
 use std::collections::{BTreeMap, BTreeSet};
