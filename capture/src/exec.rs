@@ -118,10 +118,7 @@ fn start_in(
     };
     let mut stack = vec![0u128; STACK_UNITS];
     let top = stack.as_mut_ptr_range().end;
-    let (shared, files) = match table {
-        Table::Copied => (false, 0),
-        Table::Shared { .. } => (true, libc::CLONE_FILES),
-    };
+    let files = if is_shared(table) { libc::CLONE_FILES } else { 0 };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD;
     // No signal handler of this process may run in the child, because the child shares the memory.
     // Two signals of the C library cannot be blocked like this, and it sends them to its own
@@ -147,20 +144,34 @@ fn start_in(
         Some(libc::EAGAIN | libc::ENOMEM) => NotStarted::Error(error),
         // A filter may refuse these flags. If the error has another reason, the next attempt has it
         // too.
-        _ if shared => NotStarted::Table { refused: true },
+        _ if is_shared(table) => NotStarted::Table { refused: true },
         _ => NotStarted::Error(error),
     })?);
-    if pidfd < 0 {
+    // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
+    let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
+    started(number, pidfd, image.leaving.into_inner(), image.errno)
+}
+
+fn is_shared(table: Table) -> bool {
+    matches!(table, Table::Shared { .. })
+}
+
+/// Returns the pid and the pidfd of a child that has executed its program. Reaps another one: one
+/// that failed with `errno` or, while it was `leaving` a shared table, was killed.
+fn started(
+    number: Pid,
+    pidfd: Option<OwnedFd>,
+    leaving: bool,
+    errno: i32,
+) -> Result<(u32, OwnedFd), NotStarted> {
+    let Some(pidfd) = pidfd else {
         // Fails only if the child has ended.
         let _ = kill(number, Signal::SIGKILL);
         wait_and_reap(|| Id::Pid(number));
         let message = "clone(2) returned no pidfd: run on Linux 5.2 or newer, or on an emulator that supports CLONE_PIDFD";
         return Err(NotStarted::Error(io::Error::new(io::ErrorKind::Unsupported, message)));
-    }
-    // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    let leaving = image.leaving.into_inner();
-    match image.errno {
+    };
+    match errno {
         // A seccomp filter has killed the child for the call.
         0 if leaving => {
             wait_and_reap(|| Id::PIDFd(pidfd.as_fd()));

@@ -18,7 +18,6 @@
 //!     any, once nothing is in flight: end -> Ended
 //! ```
 
-use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -33,6 +32,7 @@ use crate::queue::DeliveryQueue;
 mod ending;
 mod isolation;
 mod queued;
+mod results;
 
 /// The largest packet of a pipe in packet mode (O_DIRECT), see pipe(2). A read that asks for fewer
 /// bytes loses the rest of the packet without an error.
@@ -270,43 +270,23 @@ impl Source {
 
     /// Returns the next action. `readable` tells that the pipe has bytes or is at the end of file.
     pub(crate) fn next(&mut self, readable: bool) -> SourceAction<'_> {
-        if self.in_flight() {
+        if self.in_flight() || self.pipe().is_none() {
             return SourceAction::Nothing;
         }
+        let before_room = self.before_room(readable);
         let Input::Pipe(pipe) = &self.input else { return SourceAction::Nothing };
         let pipe = pipe.as_fd();
-        if mem::take(&mut self.hung_up) {
-            self.state = SourceState::Pausing;
-            return SourceAction::Pause(Pause::Long);
-        }
-        if mem::take(&mut self.would_block) && !readable {
-            self.state = SourceState::Polling;
-            return SourceAction::Poll(pipe);
-        }
-        if self.no_memory {
-            let waits = matches!(self.stream.without_memory(), Reserve::Later);
-            // Poll first, because it is unknown whether the pipe has the bytes that had no memory.
-            self.no_memory = !waits && !readable;
-            self.state = if waits { SourceState::Pausing } else { SourceState::Polling };
-            return match (waits, readable) {
-                (true, _) => SourceAction::Pause(Pause::Long),
-                (false, false) => SourceAction::Poll(pipe),
-                (false, true) => {
-                    self.state = SourceState::Idle;
-                    SourceAction::Drain(pipe)
-                }
+        if let Some(state) = before_room {
+            self.state = state;
+            return match state {
+                SourceState::Pausing => SourceAction::Pause(Pause::Long),
+                SourceState::Polling => SourceAction::Poll(pipe),
+                _ => SourceAction::Drain(pipe),
             };
         }
         let is_first = self.stream.is_unallocated();
-        if is_first {
-            // Nothing is allocated for a pipe that never has bytes.
-            if !readable {
-                self.state = SourceState::Polling;
-                return SourceAction::Poll(pipe);
-            }
-            if !mem::take(&mut self.has_bytes) {
-                return SourceAction::Probe(pipe);
-            }
+        if is_first && !mem::take(&mut self.has_bytes) {
+            return SourceAction::Probe(pipe);
         }
         let reserve = reserve(&mut self.stream, &mut self.is_ready);
         if !matches!(reserve, Reserve::Wait) {
@@ -354,6 +334,29 @@ impl Source {
         }
     }
 
+    /// Returns the state of a source that is not to ask its stream for room: it pauses or polls, or
+    /// is [`SourceState::Idle`] and discards the bytes of its pipe.
+    fn before_room(&mut self, readable: bool) -> Option<SourceState> {
+        if mem::take(&mut self.hung_up) {
+            return Some(SourceState::Pausing);
+        }
+        if mem::take(&mut self.would_block) && !readable {
+            return Some(SourceState::Polling);
+        }
+        if self.no_memory {
+            let waits = matches!(self.stream.without_memory(), Reserve::Later);
+            // Poll first, because it is unknown whether the pipe has the bytes that had no memory.
+            self.no_memory = !waits && !readable;
+            return Some(match (waits, readable) {
+                (true, _) => SourceState::Pausing,
+                (false, false) => SourceState::Polling,
+                (false, true) => SourceState::Idle,
+            });
+        }
+        // Nothing is allocated for a pipe that never has bytes.
+        (self.stream.is_unallocated() && !readable).then_some(SourceState::Polling)
+    }
+
     /// Returns whether the source waits for its readers and its stream may grow, so that it is to
     /// be checked by [`Source::check_growth`].
     pub(crate) fn waits_to_grow(&self) -> bool {
@@ -373,42 +376,6 @@ impl Source {
         }
     }
 
-    /// Takes the answer, at `time`, to the request in flight: a read with its bytes, a poll or a
-    /// pause.
-    pub(crate) fn done(&mut self, result: io::Result<usize>, time: u64) -> Step {
-        match mem::replace(&mut self.state, SourceState::Idle) {
-            SourceState::Reading => {
-                if let Ok(n @ 1..) = result {
-                    self.stream.commit(n, time);
-                    self.is_ready = true;
-                    self.may_collect = n < LARGE_READ;
-                }
-                match result {
-                    Err(error) if lacks_memory(&error) && !self.closing => {
-                        self.no_memory = true;
-                        if self.finish.is_some() { Step::Measure } else { Step::Go { readable: false } }
-                    }
-                    result => self.after_read(result),
-                }
-            }
-            SourceState::Polling if result.is_err() || self.closing => self.after_read(result),
-            // Whether the pause was cancelled or elapsed makes no difference.
-            SourceState::Pausing | SourceState::Collecting if self.closing => Step::End(End::Closed),
-            SourceState::Polling | SourceState::Pausing | SourceState::Collecting
-                if self.finish == Some(Finish::Requested) =>
-            {
-                Step::Measure
-            }
-            SourceState::Polling => Step::Go { readable: true },
-            SourceState::Pausing | SourceState::Collecting => Step::Go { readable: false },
-            // No request was in flight.
-            other => {
-                self.state = other;
-                Step::Go { readable: false }
-            }
-        }
-    }
-
     /// Returns the pipe, which collects bytes, and room for them, to read them before the pause is
     /// over. Call [`Source::caught_up`] with the result. Returns `None` if the stream has no room, or
     /// if the end or the isolation of the source was requested.
@@ -422,92 +389,6 @@ impl Source {
             // A smaller one may cut a packet.
             Reserve::Ready(span) if span.len >= PACKET_MAX => Some((pipe.as_fd(), span)),
             _ => None,
-        }
-    }
-
-    /// Takes the result, at `time`, of the read for [`Source::catch_up`]. The pause continues. After
-    /// it an end or an error of the pipe is found again.
-    pub(crate) fn caught_up(&mut self, result: io::Result<usize>, time: u64) {
-        match result {
-            Ok(n @ 1..) => {
-                self.stream.commit(n, time);
-                self.is_ready = true;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.would_block = true,
-            _ => {}
-        }
-    }
-
-    /// Takes the result of [`SourceAction::Probe`]. A pipe at its end is not read, so that no bytes
-    /// without memory can be read from it.
-    pub(crate) fn probed(&mut self, is_at_end: bool) -> Step {
-        self.has_bytes = !is_at_end;
-        match is_at_end {
-            false => Step::Go { readable: true },
-            // As a read would return.
-            true if self.is_terminal() => self.after_read(Err(io::Error::from_raw_os_error(libc::EIO))),
-            true => self.after_read(Ok(0)),
-        }
-    }
-
-    /// Takes the result of [`SourceAction::Drain`] at `time`.
-    pub(crate) fn drained(&mut self, result: io::Result<usize>, time: u64) -> Step {
-        if let Ok(n @ 1..) = result {
-            self.stream.discard(n as u64, time);
-            self.is_ready = true;
-        }
-        self.after_read(result)
-    }
-
-    /// Takes the result of [`SourceAction::Fetch`] at `time`. Stores as many bytes as the stream
-    /// has room for, and counts the others as dropped.
-    pub(crate) fn fetched(&mut self, result: io::Result<&[u8]>, time: u64) -> Step {
-        if let Ok(bytes @ [_, ..]) = result {
-            let stored = self.stream.push(bytes, time);
-            // The bytes have left the pipe, so the rest is lost.
-            if let rest @ 1.. = bytes.len().saturating_sub(stored) {
-                self.stream.discard(rest as u64, time);
-            }
-            self.is_ready = true;
-        }
-        self.after_read(result.map(<[u8]>::len))
-    }
-
-    /// Returns the step that follows a read with this result.
-    fn after_read(&mut self, result: io::Result<usize>) -> Step {
-        match result {
-            Ok(0) => Step::End(End::EndOfFile),
-            _ if self.closing => Step::End(End::Closed),
-            Ok(bytes) => match &mut self.finish {
-                Some(finish) => {
-                    if let Finish::Wanted(wanted) = finish {
-                        *wanted = wanted.saturating_sub(bytes as u64);
-                    }
-                    Step::Measure
-                }
-                None => Step::Go { readable: false },
-            },
-            // Cancelled, because another thread is about to read the pipe.
-            Err(error) if self.isolating && is_transient(&error) => Step::Go { readable: false },
-            Err(error) if self.finish == Some(Finish::Requested) && is_transient(&error) => {
-                self.would_block = error.kind() == io::ErrorKind::WouldBlock;
-                Step::Measure
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Step::Go { readable: false },
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.would_block = true;
-                Step::Go { readable: false }
-            }
-            // A read from a pty's master fails with EIO when no process has the slave open, see
-            // read(2).
-            Err(error) if error.raw_os_error() == Some(libc::EIO) && self.is_terminal() => {
-                if !self.reopenable || self.finish.is_some() {
-                    return Step::End(End::EndOfFile);
-                }
-                self.hung_up = true;
-                Step::Go { readable: false }
-            }
-            Err(error) => Step::End(End::Error(error)),
         }
     }
 }
@@ -526,19 +407,6 @@ fn log_refusal(stream: &mut Stream) {
     if let Some(error) = stream.take_refusal() {
         tracing::warn!(stream = stream.label(), %error, "no memory for the first bytes of a stream, and perhaps of others");
     }
-}
-
-/// Returns whether a later read may succeed: this one was cancelled or interrupted, or the pipe was
-/// empty.
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
-        || error.raw_os_error() == Some(libc::ECANCELED)
-}
-
-/// Returns whether a read failed because there is no memory for its bytes, at the destination or in
-/// the kernel.
-fn lacks_memory(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }
 
 #[cfg(test)]

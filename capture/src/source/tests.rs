@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use iof_proto::{Pty, WindowSize};

@@ -143,29 +143,12 @@ impl Engine {
         let (reports, receiver) = Reports::new(poll.registry())?;
         let reports = Arc::new(reports);
         let stalls = Arc::new(StallReports::new(Arc::clone(&host)));
-        let on_event = {
-            let (reports, stalls) = (Arc::clone(&reports), Arc::clone(&stalls));
-            move |event| {
-                match &event {
-                    Event::Stalled { pipe } => return stalls.stalled(*pipe),
-                    Event::Complete { source, .. } => stalls.forget(PipeId::Source(*source)),
-                    Event::Shut { target } => stalls.forget(PipeId::Target(*target)),
-                    _ => {}
-                }
-                reports.send(event);
-            }
-        };
+        let on_event = on_event(Arc::clone(&reports), Arc::clone(&stalls));
         let capture = match config.backend {
             Some(backend) => Capture::start_on(backend, on_event)?,
             None => Capture::start(on_event)?,
         };
-        let listener = match &config.rendezvous {
-            Rendezvous::None => None,
-            Rendezvous::Session(directory) => Some(Listener::bind(Level::Session, directory.as_deref())?),
-            Rendezvous::Agent(directory) => Some(Listener::bind(Level::Agent, directory.as_deref())?),
-            Rendezvous::System(directory) => Some(Listener::bind(Level::System, directory.as_deref())?),
-        };
-        let listener = listener.map(Arc::new);
+        let listener = listener(&config.rendezvous)?.map(Arc::new);
         let capture = Arc::new(capture);
         stalls.watch(&capture);
         // The backlog holder pins positions and never reads, so its doorbell has no other end.
@@ -177,19 +160,7 @@ impl Engine {
         let (log_channels, routes) =
             LogChannels::new(&config.log, gateway, keys, &node, socket, Arc::clone(&reports));
         let places = places(file_limit());
-        let settings = Settings {
-            host_keys: host.directives().into_iter().collect(),
-            host_queries: host.queries().into_iter().collect(),
-            host_stdin: host.forwards_stdin(),
-            options: config.options(),
-            max_cache_size: config.max_cache_size,
-            places,
-            slots: MAX_SLOTS,
-            limits: Limits::default(),
-            pid: std::process::id(),
-            uid: geteuid().as_raw(),
-            node,
-        };
+        let settings = settings(&config, &*host, places, node);
         let caches = Arc::new(CacheBudget::new(config.cache_total));
         let node_files = NodeFiles { syslog: config.log.syslog.clone(), caches: Arc::clone(&caches) };
         let memory = Arc::new(SharedMemory::new(Box::new(node_files), backlog_holder));
@@ -341,5 +312,46 @@ impl Drop for Engine {
         {
             tracing::error!("the control thread has panicked");
         }
+    }
+}
+
+/// Returns the function that takes the events of the capture thread.
+fn on_event(reports: Arc<Reports>, stalls: Arc<StallReports>) -> impl Fn(Event) + Send + 'static {
+    move |event| {
+        match &event {
+            Event::Stalled { pipe } => return stalls.stalled(*pipe),
+            Event::Complete { source, .. } => stalls.forget(PipeId::Source(*source)),
+            Event::Shut { target } => stalls.forget(PipeId::Target(*target)),
+            _ => {}
+        }
+        reports.send(event);
+    }
+}
+
+/// Opens the socket that tools connect to.
+fn listener(rendezvous: &Rendezvous) -> Result<Option<Listener>, StartError> {
+    let (level, directory) = match rendezvous {
+        Rendezvous::None => return Ok(None),
+        Rendezvous::Session(directory) => (Level::Session, directory),
+        Rendezvous::Agent(directory) => (Level::Agent, directory),
+        Rendezvous::System(directory) => (Level::System, directory),
+    };
+    Ok(Some(Listener::bind(level, directory.as_deref())?))
+}
+
+/// Returns the settings of the core of an engine on `node`.
+fn settings(config: &Config, host: &dyn Host, places: usize, node: String) -> Settings {
+    Settings {
+        host_keys: host.directives().into_iter().collect(),
+        host_queries: host.queries().into_iter().collect(),
+        host_stdin: host.forwards_stdin(),
+        options: config.options(),
+        max_cache_size: config.max_cache_size,
+        places,
+        slots: MAX_SLOTS,
+        limits: Limits::default(),
+        pid: std::process::id(),
+        uid: geteuid().as_raw(),
+        node,
     }
 }

@@ -13,7 +13,6 @@ mod grace;
 #[path = "host/main.rs"]
 mod host;
 mod host_deliveries;
-mod layers;
 mod log;
 #[cfg(feature = "mail")]
 mod log_servers;
