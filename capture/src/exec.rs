@@ -10,7 +10,7 @@
 //! reason for a failure does not arrive: the process counts as started and exits with status 127.
 
 use std::env;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -201,11 +201,11 @@ struct Strings {
 impl Strings {
     fn from_plan(plan: &ExecPlan<'_>) -> io::Result<Strings> {
         let text = |text: &OsStr| Ok(CString::new(text.as_bytes())?);
-        let args = std::iter::once(plan.program).chain(plan.args.iter().map(OsString::as_os_str));
+        let args = std::iter::once(&plan.app.program).chain(&plan.app.args);
         Ok(Strings {
             paths: paths(plan)?,
-            args: args.map(text).collect::<io::Result<_>>()?,
-            cwd: plan.cwd.map(|cwd| text(cwd.as_os_str())).transpose()?,
+            args: args.map(|arg| text(arg)).collect::<io::Result<_>>()?,
+            cwd: plan.app.cwd.as_ref().map(|cwd| text(cwd.as_os_str())).transpose()?,
         })
     }
 }
@@ -213,13 +213,13 @@ impl Strings {
 /// Returns the candidate paths of the program: a path as it is, or a name in each directory of the
 /// child's `PATH`.
 fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
-    let program = plan.program.as_bytes();
+    let program = plan.app.program.as_bytes();
     if program.is_empty() || program.contains(&b'/') {
         return Ok(vec![CString::new(program)?]);
     }
     let path = plan.env.get("PATH").unwrap_or(OsStr::new(crate::program::DEFAULT_PATH));
     let candidate = |directory: std::path::PathBuf| {
-        Ok(CString::new(directory.join(plan.program).into_os_string().into_vec())?)
+        Ok(CString::new(directory.join(&plan.app.program).into_os_string().into_vec())?)
     };
     env::split_paths(path).map(candidate).collect()
 }
@@ -236,6 +236,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::RawFd;
 
+    use iof_proto::App;
     use nix::fcntl::{FcntlArg, fcntl};
     use nix::unistd::pipe;
 
@@ -251,12 +252,9 @@ mod tests {
         let ((stdout, child_stdout), (_, child_stderr)) = (pipe().unwrap(), pipe().unwrap());
         let (_, child_stddiag) = pipe().unwrap();
         let base = BaseEnvironment::current();
-        let args = ["-c".into(), script.into()];
         let (_, pidfd) = start(ExecPlan {
-            program: OsStr::new("/bin/sh"),
-            args: &args,
+            app: &App::new("/bin/sh", ["-c", script]),
             env: base.with([]).unwrap(),
-            cwd: None,
             stdin: None,
             stdout: child_stdout,
             stderr: child_stderr,

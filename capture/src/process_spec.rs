@@ -1,23 +1,15 @@
-//! The specification of a process: its program, environment, stdin and process group.
+//! The specification of a process: its program, stdin and process group.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-use iof_proto::{ProcessGroup, Pty, Stdin};
+use iof_proto::{App, ProcessGroup, Pty, Stdin};
 
-/// A program to start, with its arguments, environment and standard input.
-#[derive(Clone, Debug, Default)]
+/// A program to start, and its standard input.
+#[derive(Clone, Debug)]
 pub struct ProcessSpec {
-    /// The program: a path, or a name to look up in the child's `PATH`. A relative path starts at
-    /// `cwd`.
-    pub program: OsString,
-    /// The arguments, without the program's own name.
-    pub args: Vec<OsString>,
-    /// Variables that are added to this process's environment or replace variables in it. If a name
-    /// occurs more than once, the last value is used.
-    pub env: Vec<(OsString, OsString)>,
-    /// The directory in which the child starts; the current directory of this process if `None`.
-    pub cwd: Option<PathBuf>,
+    /// The program, with its arguments, environment and directory. With [`App::merge_stderr`],
+    /// [`Spawned::stderr`](crate::Spawned::stderr) is at the end of file.
+    pub app: App,
     /// The standard input.
     pub stdin: Stdin,
     /// The process group.
@@ -27,10 +19,6 @@ pub struct ProcessSpec {
     /// terminal's input is at the end of file. With any other `stdin`, the input is what is typed
     /// at [`Spawned::pty`](crate::Spawned::pty).
     pub pty: Option<Pty>,
-    /// Whether stderr is the pipe of stdout, as with `2>&1` in a shell, so that both are read in
-    /// the order of the writes. [`Spawned::stderr`](crate::Spawned::stderr) is then at the end of
-    /// file. With a pty this is so in any case.
-    pub merge_stderr: bool,
 }
 
 impl ProcessSpec {
@@ -40,7 +28,12 @@ impl ProcessSpec {
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
     ) -> ProcessSpec {
-        let args = args.into_iter().map(Into::into).collect();
-        ProcessSpec { program: program.into(), args, ..ProcessSpec::default() }
+        App::new(program, args).into()
+    }
+}
+
+impl From<App> for ProcessSpec {
+    fn from(app: App) -> ProcessSpec {
+        ProcessSpec { app, stdin: Stdin::default(), group: ProcessGroup::default(), pty: None }
     }
 }

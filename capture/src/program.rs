@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use iof_proto::Stdin;
+use iof_proto::{App, Stdin};
 use nix::unistd::{AccessFlags, access};
 
 use crate::process_spec::ProcessSpec;
@@ -44,12 +44,12 @@ const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 /// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],
 /// [`SpawnError::IsDirectory`], [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
 pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
-    let program = Path::new(&spec.program);
-    check_directory(program, spec.cwd.as_deref())?;
+    let program = Path::new(&spec.app.program);
+    check_directory(program, spec.app.cwd.as_deref())?;
     if let Stdin::File(path) = &spec.stdin {
         check_stdin(path).map_err(|source| no_stdin(program, path, source))?;
     }
-    check_program(spec)
+    check_program(&spec.app)
 }
 
 /// Checks whether a file can be a process's stdin. Does not open it, because the writers of a FIFO
@@ -59,15 +59,15 @@ fn check_stdin(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
 }
 
-/// Checks whether the program of `spec` can be executed, and its interpreter if it is a script.
+/// Checks whether the program of `app` can be executed, and its interpreter if it is a script.
 ///
 /// # Errors
 /// [`SpawnError::NotFound`], [`SpawnError::IsDirectory`], [`SpawnError::NotAFile`],
 /// [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
-fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
-    let program = PathBuf::from(&spec.program);
-    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
-    let path = find_program(spec).map_err(|source| match source.raw_os_error() {
+fn check_program(app: &App) -> Result<(), SpawnError> {
+    let program = PathBuf::from(&app.program);
+    let cwd = app.cwd.as_deref().unwrap_or(Path::new("."));
+    let path = find_program(app).map_err(|source| match source.raw_os_error() {
         Some(libc::EISDIR) => SpawnError::IsDirectory { program: program.clone() },
         Some(libc::EACCES) => SpawnError::NotExecutable { program: program.clone(), source },
         _ => SpawnError::NotFound { program: program.clone() },
@@ -89,24 +89,24 @@ fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
     checked.map_err(|source| SpawnError::Interpreter { program, interpreter, source })
 }
 
-/// Returns the file that a process of `spec` executes, which is looked up in the child's `PATH` if
+/// Returns the file that a process of `app` executes, which is looked up in the child's `PATH` if
 /// the program is a name.
 ///
 /// # Errors
 /// The error of access(2): no such file can be executed.
-pub fn find_program(spec: &ProcessSpec) -> io::Result<PathBuf> {
-    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
-    if spec.program.as_bytes().contains(&b'/') {
-        let path = cwd.join(&spec.program);
+pub fn find_program(app: &App) -> io::Result<PathBuf> {
+    let cwd = app.cwd.as_deref().unwrap_or(Path::new("."));
+    if app.program.as_bytes().contains(&b'/') {
+        let path = cwd.join(&app.program);
         check_executable(&path).map(|()| path)
     } else {
-        look_up(Path::new(&spec.program), cwd, &search_path(spec))
+        look_up(Path::new(&app.program), cwd, &search_path(app))
     }
 }
 
 /// Returns the `PATH` that the process will have.
-fn search_path(spec: &ProcessSpec) -> OsString {
-    let own = spec.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+fn search_path(app: &App) -> OsString {
+    let own = app.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
     own.or_else(|| env::var_os("PATH")).unwrap_or_else(|| DEFAULT_PATH.into())
 }
 
@@ -204,7 +204,7 @@ mod tests {
         let check = |text: &str| {
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-            check_program(&ProcessSpec::new(&path, [""; 0]))
+            check_program(&App::new(&path, [""; 0]))
         };
         for text in ["#!/bin/sh\n", "#! /bin/sh -e\nx", "#!\t/bin/sh", "#!\n", "exit 0", ""] {
             assert!(check(text).is_ok(), "{text:?}");
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_named_as_one() {
-        let checked = check_program(&ProcessSpec::new("/dev", [""; 0]));
+        let checked = check_program(&App::new("/dev", [""; 0]));
         assert!(matches!(checked, Err(SpawnError::IsDirectory { .. })), "{checked:?}");
     }
 }

@@ -3,12 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::iter;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use iof_proto::{ProcessGroup, Pty, Stdin};
+use iof_proto::{App, ProcessGroup, Pty, Stdin};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
@@ -35,7 +34,7 @@ pub struct Spawned {
     /// The read end of the pipe at descriptor 1, or the pty's master.
     pub stdout: OwnedFd,
     /// The read end of the pipe at descriptor 2. With a pty or
-    /// [`ProcessSpec::merge_stderr`](crate::ProcessSpec::merge_stderr), a pipe at the end of file.
+    /// [`App::merge_stderr`](iof_proto::App::merge_stderr), a pipe at the end of file.
     pub stderr: OwnedFd,
     /// The read end of the pipe at the descriptor that [`STDDIAG_FD`] names.
     pub stddiag: OwnedFd,
@@ -120,24 +119,17 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
 }
 
 /// Starts a process besides the ranks, such as one that connects to another node: with these standard
-/// files and the environment of this process. It leads a process group of its own, which `guardian`
+/// files. It leads a process group of its own, which `guardian`
 /// ends if this process is killed. Otherwise it starts as with a [`Spawner`].
 ///
 /// # Errors
 /// The error of clone(2), execve(2) or a call between the two. No process runs then.
-pub fn spawn_helper(
-    program: &OsStr,
-    args: &[OsString],
-    files: [OwnedFd; 3],
-    guardian: Option<&Guardian>,
-) -> io::Result<Child> {
+pub fn spawn_helper(app: &App, files: [OwnedFd; 3], guardian: Option<&Guardian>) -> io::Result<Child> {
     let environment = BaseEnvironment::current();
     let [stdin, stdout, stderr] = files.map(above_stdio);
     let plan = ExecPlan {
-        program,
-        args,
-        env: environment.with(iter::empty())?,
-        cwd: None,
+        app,
+        env: environment.with(app.env.iter().cloned())?,
         stdin: Some(stdin?),
         stdout: stdout?,
         stderr: stderr?,
@@ -218,9 +210,10 @@ impl Spawner {
     /// # Errors
     /// [`SpawnError`]. No process runs then.
     pub fn spawn(&self, spec: ProcessSpec, passed: Option<PassedFile>) -> Result<Spawned, SpawnError> {
-        let program = PathBuf::from(&spec.program);
+        let app = &spec.app;
+        let program = PathBuf::from(&app.program);
         let stdio = match spec.pty {
-            None => Stdio::pipes(&program, &spec.stdin, spec.merge_stderr)?,
+            None => Stdio::pipes(&program, &spec.stdin, app.merge_stderr)?,
             Some(pty) => Stdio::terminal(&program, &spec.stdin, pty)?,
         };
         let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
@@ -234,7 +227,7 @@ impl Spawner {
         let stddiag_child = above(stddiag_child)?;
         let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
         let number = (OsString::from(STDDIAG_FD), OsString::from(stddiag_number.to_string()));
-        let cwd = spec.cwd.as_deref();
+        let cwd = app.cwd.as_deref();
         let mut numbers = vec![number];
         let passed = match passed {
             None => None,
@@ -245,7 +238,7 @@ impl Spawner {
                 Some((file, number))
             }
         };
-        let env = self.environment.with(spec.env.into_iter().chain(numbers));
+        let env = self.environment.with(app.env.iter().cloned().chain(numbers));
         let group = match spec.group {
             // setsid(2) fails for the leader of a group, and creates a group anyway.
             _ if spec.pty.is_some() => ChildGroup::Session,
@@ -253,10 +246,8 @@ impl Spawner {
             ProcessGroup::Inherit => ChildGroup::Inherit,
         };
         let plan = ExecPlan {
-            program: &spec.program,
-            args: &spec.args,
+            app,
             env: env.map_err(|error| spawn_failed(&program, cwd, error.into()))?,
-            cwd,
             stdin: stdio.stdin.map(above).transpose()?,
             stdout: above(stdout_child)?,
             stderr: above(stderr_child)?,

@@ -25,7 +25,7 @@ pub enum SpawnError {
         program = program.display(), remedy = remedy(program)
     )]
     NotFound {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
     },
     /// The program's file exists but cannot be executed.
@@ -35,7 +35,7 @@ pub enum SpawnError {
         program = program.display()
     )]
     NotExecutable {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The error of execve(2) or access(2).
         source: io::Error,
@@ -43,13 +43,13 @@ pub enum SpawnError {
     /// The program is a directory.
     #[error("program '{program}' is a directory: name a program in it", program = program.display())]
     IsDirectory {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
     },
     /// The program is a FIFO, a socket or a device.
     #[error("program '{program}' is not a regular file: name a program", program = program.display())]
     NotAFile {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
     },
     /// The program is a script whose interpreter does not exist or cannot be executed.
@@ -60,7 +60,7 @@ pub enum SpawnError {
         hint = if interpreter.as_os_str().as_bytes().ends_with(b"\r") { ", which ends with a carriage return" } else { "" }
     )]
     Interpreter {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The interpreter.
         interpreter: PathBuf,
@@ -73,7 +73,7 @@ pub enum SpawnError {
         program = program.display(), cwd = cwd.display()
     )]
     Directory {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The working directory.
         cwd: PathBuf,
@@ -86,7 +86,7 @@ pub enum SpawnError {
         program = program.display(), path = path.display()
     )]
     Stdin {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The file.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum SpawnError {
         program = program.display()
     )]
     TooManyFiles {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The soft `RLIMIT_NOFILE`.
         limit: u64,
@@ -112,7 +112,7 @@ pub enum SpawnError {
         program = program.display(), limit = LimitText(*limit)
     )]
     TooManyProcesses {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The soft `RLIMIT_NPROC`.
         limit: u64,
@@ -126,7 +126,7 @@ pub enum SpawnError {
         program = program.display(), limit = LimitText(*limit)
     )]
     NoMemory {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The soft `RLIMIT_AS`, in bytes.
         limit: u64,
@@ -140,7 +140,7 @@ pub enum SpawnError {
         program = program.display()
     )]
     NoPty {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The error of posix_openpt(3).
         source: io::Error,
@@ -148,7 +148,7 @@ pub enum SpawnError {
     /// Any other failure.
     #[error("cannot start '{program}': {call} failed: {source}", program = program.display())]
     Refused {
-        /// The program, as in [`ProcessSpec::program`].
+        /// The program, as in `App::program`.
         program: PathBuf,
         /// The call that failed.
         call: &'static str,

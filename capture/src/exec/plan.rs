@@ -1,9 +1,8 @@
 //! What a child executes, and with which descriptors.
 
-use std::ffi::{OsStr, OsString};
 use std::os::fd::{OwnedFd, RawFd};
-use std::path::Path;
 
+use iof_proto::App;
 use libc::rlim_t;
 
 use crate::environment::Environment;
@@ -12,10 +11,9 @@ use crate::guardian::Guardian;
 /// The program to execute, its environment and its descriptors.
 #[derive(Debug)]
 pub(crate) struct ExecPlan<'a> {
-    pub program: &'a OsStr,
-    pub args: &'a [OsString],
+    pub app: &'a App,
+    /// The whole environment.
     pub env: Environment<'a>,
-    pub cwd: Option<&'a Path>,
     /// Inherited if `None`. Like the other descriptors, it is not one of the numbers 0 to 2.
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,

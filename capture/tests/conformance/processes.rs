@@ -81,10 +81,8 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     // Opened for reading and writing, so that neither side waits for the other to open it.
-    let spec = ProcessSpec {
-        env: vec![("FIFO".into(), fifo.clone().into())],
-        ..shell("exec 3<>\"$FIFO\"; (read x <&3; echo grandchild) & echo child; exit 5")
-    };
+    let mut spec = shell("exec 3<>\"$FIFO\"; (read x <&3; echo grandchild) & echo child; exit 5");
+    spec.app.env.push(("FIFO".into(), fifo.clone().into()));
     let Spawned { child, stdout, .. } = spawn(spec).unwrap();
     let rig = rig();
     rig.capture.send([add(SourceId(1), stdout, stream(4096, Policy::DropNewest))]).unwrap();
@@ -136,8 +134,9 @@ fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut release = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
-    let env = vec![("FIFO".into(), fifo.into())];
-    let child = spawn(ProcessSpec { env, ..shell("read x <\"$FIFO\"; exit 5") }).unwrap().child;
+    let mut spec = shell("read x <\"$FIFO\"; exit 5");
+    spec.app.env.push(("FIFO".into(), fifo.into()));
+    let child = spawn(spec).unwrap().child;
     let mut debugger = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "conformance::processes::debugger", "--nocapture"])
         .env("TRACE", child.pid().to_string())
@@ -165,9 +164,7 @@ fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
 #[test]
 fn stopping_leaves_running_processes_alone() {
     let rig = rig();
-    let Spawned { child, stdout, .. } =
-        spawn(ProcessSpec { env: vec![("X".into(), "1".into())], ..shell("read x; kill -STOP $$; exit 0") })
-            .unwrap();
+    let Spawned { child, stdout, .. } = spawn(shell("read x; kill -STOP $$; exit 0")).unwrap();
     let _keep = (child.as_fd().try_clone_to_owned().unwrap(), stdout);
     let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
     rig.capture.send([watch(ProcessId(1), child)]).unwrap();
@@ -279,11 +276,8 @@ fn a_signal_reaches_grandchildren_only_if_the_child_has_its_own_process_group() 
 #[test]
 fn a_child_has_the_given_environment_and_directory_and_empty_stdin() {
     let directory = tempfile::tempdir().unwrap();
-    let spec = ProcessSpec {
-        env: vec![("RANK".into(), "7".into())],
-        cwd: Some(directory.path().into()),
-        ..shell("echo $RANK; pwd -P; wc -c")
-    };
+    let mut spec = shell("echo $RANK; pwd -P; wc -c");
+    (spec.app.env, spec.app.cwd) = (vec![("RANK".into(), "7".into())], Some(directory.path().into()));
     let path = directory.path().canonicalize().unwrap();
     assert_eq!(output(spec), format!("7\n{}\n0\n", path.display()));
 }
@@ -294,8 +288,9 @@ fn a_process_that_cannot_start_returns_an_error_with_its_reason() {
     assert!(matches!(missing, Err(SpawnError::NotFound { ref program }) if program.ends_with("program")));
     let plain = spawn(ProcessSpec::new("/etc/passwd", [""; 0]));
     assert!(matches!(plain, Err(SpawnError::NotExecutable { .. })));
-    let cwd = Some("/no/such/directory".into());
-    let nowhere = spawn(ProcessSpec { cwd, ..shell("") });
+    let mut spec = shell("");
+    spec.app.cwd = Some("/no/such/directory".into());
+    let nowhere = spawn(spec);
     assert!(matches!(nowhere, Err(SpawnError::Directory { ref cwd, .. }) if cwd.ends_with("directory")));
     let zero = spawn(ProcessSpec::new("/bin/echo", ["a\0b"])).unwrap_err();
     assert!(matches!(zero, SpawnError::Refused { .. }), "{zero}");

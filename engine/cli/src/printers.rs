@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{ProcessSpec, find_program};
+use iof_capture::find_program;
 use iof_engine::{App, JobSpec};
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Proc, Rank};
@@ -142,9 +142,7 @@ impl AttachedOutputs<'_> {
 
 /// Returns the metadata of the file that the ranks of `app` execute.
 fn file_of(app: &App) -> Option<Metadata> {
-    let App { program, env, cwd, .. } = app;
-    let spec = ProcessSpec { env: env.clone(), cwd: cwd.clone(), ..ProcessSpec::new(program, [""; 0]) };
-    find_program(&spec).and_then(fs::metadata).ok()
+    find_program(app).and_then(fs::metadata).ok()
 }
 
 /// Adds the bytes of a report to `sum`.

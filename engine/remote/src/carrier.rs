@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use iof_capture::{Child, Guardian, Signal, spawn_helper};
+use iof_proto::App;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::pipe2;
@@ -99,7 +100,7 @@ impl Template {
             if is_silent { null()? } else { stderr().as_fd().try_clone_to_owned().or_else(|_| null())? };
         let mut words = self.0.iter().map(|word| OsString::from(word.replace("%h", host)));
         let program = words.next().unwrap_or_default();
-        let args: Vec<OsString> = words.chain([command.to_owned()]).collect();
+        let app = App::new(program, words.chain([command.to_owned()]));
         let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
         let (up, stdout) = pipe2(OFlag::O_CLOEXEC)?;
         if edges <= MANY_EDGES {
@@ -107,7 +108,7 @@ impl Template {
             let _ = fcntl(&up, FcntlArg::F_SETPIPE_SZ(UP_CAPACITY));
         }
         // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
-        let process = spawn_helper(&program, &args, [stdin, stdout, stderr], guardian)?;
+        let process = spawn_helper(&app, [stdin, stdout, stderr], guardian)?;
         let end = CarrierEnd::new(Kind::Process { process, status: None });
         Ok(Carrier { end, down: down.into(), up: up.into() })
     }

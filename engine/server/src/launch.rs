@@ -172,12 +172,12 @@ impl Engine {
             None => (None, None),
             Some(pmi) => {
                 let (ours, theirs) = pmi::socket().map_err(|source| LaunchError::Pmi { rank, source })?;
-                process.env.extend(pmi.variables(rank));
+                process.app.env.extend(pmi.variables(rank));
                 (Some(ours), Some(theirs))
             }
         };
         if let Some(pmix) = &mpi.pmix {
-            process.env.extend(pmix.variables(rank)?);
+            process.app.env.extend(pmix.variables(rank)?);
         }
         let spawned = spawner.spawn(process, passed);
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } =

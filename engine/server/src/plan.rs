@@ -65,9 +65,9 @@ pub(crate) fn first_processes(spec: &JobSpec) -> impl Iterator<Item = ProcessSpe
 pub(crate) fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &OsStr) -> ProcessSpec {
     let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     let PlannedRank { rank, appnum, app } = planned;
-    let mut env = app.env.clone();
+    let mut app = App::clone(app);
     // The engine's variables come last, so that they override the app's.
-    env.extend([
+    app.env.extend([
         var("IOF_RANK", rank.to_string()),
         var("IOF_NSPACE", spec.nspace.to_string()),
         var("IOF_NPROCS", spec.nprocs().to_string()),
@@ -79,16 +79,7 @@ pub(crate) fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &O
         Stdin::Inherit => group_with_stdin(spec.process_group),
         Stdin::Null | Stdin::Pipe | Stdin::File(_) => spec.process_group,
     };
-    ProcessSpec {
-        program: app.program.clone(),
-        args: app.args.clone(),
-        env,
-        cwd: app.cwd.clone(),
-        stdin,
-        group,
-        pty: spec.pty(*rank),
-        merge_stderr: app.merge_stderr,
-    }
+    ProcessSpec { app, stdin, group, pty: spec.pty(*rank) }
 }
 
 /// Returns who writes to the stdin of this process, for [`JobSpec::interaction`].

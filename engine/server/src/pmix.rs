@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, thread};
 
-use iof_capture::{ProcessSpec, Processors, find_program};
+use iof_capture::{Processors, find_program};
 use iof_core::{Input, JobId, MpiEvent};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
 use iof_proto::limits::MAX_NSPACE;
@@ -179,7 +179,7 @@ impl MpiNeeds {
     pub(crate) fn of(spec: &JobSpec) -> MpiNeeds {
         match spec.mpi {
             Mpi::None => MpiNeeds(Vec::new()),
-            _ => MpiNeeds(first_processes(spec).map(|process| need_behind(&process)).collect()),
+            _ => MpiNeeds(first_processes(spec).map(|process| need_behind(&process.app)).collect()),
         }
     }
 
@@ -249,24 +249,28 @@ impl MpiNeeds {
 
 /// Returns what a program needs. For a program that starts another one, this is what the first
 /// program among its arguments needs.
-fn need_behind(process: &ProcessSpec) -> Need {
-    let own = need(process);
-    let name = Path::new(&process.program).file_name();
+fn need_behind(app: &App) -> Need {
+    let own = need(app);
+    let name = Path::new(&app.program).file_name();
     if own != Need::None || !STARTERS.iter().any(|starter| name == Some(OsStr::new(starter))) {
         return own;
     }
-    let words = process.args.iter().take(WORDS_OF_STARTER);
+    let words = app.args.iter().take(WORDS_OF_STARTER);
     let named = words.filter(|word| !word.as_bytes().starts_with(b"-"));
-    let behind = named.map(|word| need(&ProcessSpec { program: word.clone(), ..process.clone() }));
-    behind.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
+    let mut behind = app.clone();
+    let needs = named.map(|word| {
+        behind.program.clone_from(word);
+        need(&behind)
+    });
+    needs.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
 }
 
-/// Returns what the program of a process needs to start MPI.
-fn need(process: &ProcessSpec) -> Need {
-    let own = process.env.iter().rev().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
+/// Returns what the program of an app needs to start MPI.
+fn need(app: &App) -> Need {
+    let own = app.env.iter().rev().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
     let search = own.or_else(|| env::var_os(LIBRARY_PATH));
     // A program that cannot be found was refused by the checks before.
-    find_program(process).map_or(Need::None, |file| Need::of(&file, search.as_deref()))
+    find_program(app).map_or(Need::None, |file| Need::of(&file, search.as_deref()))
 }
 
 /// Returns the name of a job in PMIx, which is unique: engines may run jobs of the same name. Other

@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use iof_capture::{ProcessSpec, find_program};
+use iof_capture::find_program;
 use iof_core::JobId;
 use iof_pmix_server::{StartError, ToolListener, ToolService};
-use iof_proto::JobSpec;
+use iof_proto::{App, JobSpec};
 
 use crate::pmix::PmixHost;
 
@@ -90,5 +90,5 @@ impl ToolSocket {
 
 /// Returns the path of the program that serves tools: a path, or a name to look up in `PATH`.
 pub(crate) fn server_program(program: &Path) -> io::Result<PathBuf> {
-    find_program(&ProcessSpec::new(program, [""; 0])).and_then(absolute)
+    find_program(&App::new(program, [""; 0])).and_then(absolute)
 }
