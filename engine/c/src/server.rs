@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_engine::{DeliverError, Engine};
-use iof_proto::{Channel, Status};
+use iof_proto::{Channel, Channels, Status};
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_op_cbfunc_t, iof_server_module_t};
@@ -146,12 +146,9 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
     guard(|| {
         // SAFETY: the contract in the header.
         let (source, infos) = unsafe { (read::proc(read::one(source)?)?, read::infos(info, ninfo)?) };
-        let channel = match channel {
-            PMIX_FWD_STDOUT_CHANNEL => Channel::Stdout,
-            PMIX_FWD_STDERR_CHANNEL => Channel::Stderr,
-            PMIX_FWD_STDDIAG_CHANNEL => Channel::Stddiag,
-            _ => return Err(Status::ERR_BAD_PARAM),
-        };
+        let mut outputs = Channel::OUTPUTS.into_iter();
+        let named = outputs.find(|output| Channels::from(*output).bits() == channel);
+        let channel = named.ok_or(Status::ERR_BAD_PARAM)?;
         // SAFETY: the contract in the header.
         let bytes = unsafe { read::payload(bo, MAX_DELIVERY) }?;
         let cbdata = CbData(cbdata);

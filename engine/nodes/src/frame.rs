@@ -202,7 +202,7 @@ impl Header {
 
     fn of_stream(kind: u8, StreamKey { rank, channel }: StreamKey) -> Header {
         let bundle = Bundle::of(channel).map_or(0, Bundle::number);
-        Header { kind, channel: channel_number(channel), bundle, rank: rank.0, ..Header::EMPTY }
+        Header { kind, channel: channel as u8, bundle, rank: rank.0, ..Header::EMPTY }
     }
 
     fn encode(self) -> [u8; HEADER] {
@@ -284,17 +284,8 @@ impl Header {
     }
 }
 
-fn channel_number(channel: Channel) -> u8 {
-    match channel {
-        Channel::Stdin => 0,
-        Channel::Stdout => 1,
-        Channel::Stderr => 2,
-        Channel::Stddiag => 3,
-    }
-}
-
 fn output_channel(number: u8) -> Option<Channel> {
-    Channel::OUTPUTS.into_iter().find(|channel| channel_number(*channel) == number)
+    Channel::OUTPUTS.into_iter().find(|channel| *channel as u8 == number)
 }
 
 /// Returns the header of a frame; `None` if its payload is too long.

@@ -241,17 +241,17 @@ impl From<Channels> for u16 {
     }
 }
 
-/// A channel of a process.
+/// A channel of a process, with its number on an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Channel {
     /// The standard input.
-    Stdin,
+    Stdin = 0,
     /// The standard output.
-    Stdout,
+    Stdout = 1,
     /// The standard error.
-    Stderr,
+    Stderr = 2,
     /// The diagnostics, which the process writes to the descriptor in `IOF_STDDIAG_FD`.
-    Stddiag,
+    Stddiag = 3,
 }
 
 impl Channel {
