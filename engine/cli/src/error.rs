@@ -16,6 +16,8 @@ pub enum Failure {
     Choice(String),
     /// A failure at run time: exit code 1.
     Running(String),
+    /// A time limit of the user: exit code 124.
+    Timeout(String),
     /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
     /// command raises it in its own process, so that the shell sees it.
     Signal(Signal),

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use iof_engine::TIMEOUT_CODE;
 use iof_output::Notes;
 use iof_proto::names::escape;
 
@@ -193,6 +194,10 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
         Err(Failure::Running(message)) => {
             print_message(format_args!("{message}"));
             Ok(ExitCode::FAILURE)
+        }
+        Err(Failure::Timeout(message)) => {
+            print_message(format_args!("{message}"));
+            Ok(u8::try_from(TIMEOUT_CODE).map_or(ExitCode::FAILURE, ExitCode::from))
         }
         Err(Failure::Signal(signal)) => Err(signal),
     };

@@ -84,7 +84,7 @@ const ROWS: &[Row] = &[
         Same,
     ),
     (&["--tag-suffix", "!"], TWO, "echo out", Same),
-    (&["--max-line", "4"], &["-n2", "--output", "json"], "printf 123456; sleep 0.3; echo 789", Same),
+    (&["--max-line", "4"], &["-n2", "--output", "json"], "printf 123456; sleep 0.7; echo 789", Same),
     (
         &["--max-line-time", "0.05"],
         &["-n2", "--output", "json"],
@@ -102,6 +102,8 @@ const ROWS: &[Row] = &[
     (&["--host-env", "NAME"], TWO, "", InOtherTests),
     (&["--rsh", "sh -c"], TWO, "", InOtherTests),
     (&["--reattach", "1"], TWO, "", InOtherTests),
+    (&["--start-timeout", "1"], TWO, "", InOtherTests),
+    (&["--starts", "1"], TWO, "", InOtherTests),
 ];
 
 /// Agents on two nodes.

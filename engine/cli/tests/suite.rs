@@ -28,6 +28,7 @@ mod nodes_files;
 mod nodes_freezes;
 mod nodes_options;
 mod nodes_reattach;
+mod nodes_start;
 mod nodes_tools;
 mod order;
 mod output;

@@ -230,7 +230,7 @@ impl Core {
         let Some(job) = self.job_mut(id) else { return };
         match report {
             NodeReport::Started { pids } => {
-                if job.node_started(node, &pids, now) {
+                if job.node_started(node, &pids) {
                     self.all_registered(&id.nspace, now);
                 }
             }

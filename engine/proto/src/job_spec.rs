@@ -190,7 +190,7 @@ pub struct JobSpec {
     pub kill_on_bad_exit: KillOnBadExit,
     /// The time between SIGTERM and SIGKILL when the engine ends the job early.
     pub kill_wait: Duration,
-    /// The time that the job may take, from the start of its first rank to the end of its last
+    /// The time that the job may take, from its start to the end of its last
     /// stream. When it is over, the engine ends the job as after a failure, and
     /// `JobStatus::code` is `TIMEOUT_CODE`. Ranks
     /// elsewhere are not ended. `None` means without limit.

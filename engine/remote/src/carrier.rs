@@ -22,9 +22,15 @@ pub const SSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveI
 /// The same inside an allocation of Slurm. The process may use all processors of its node.
 pub const SRUN: &str = "srun -N1 -n1 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
 
-/// The largest number of agents that a process starts at the same time. OpenSSH refuses more than
-/// ten (MaxStartups in sshd_config(5)), which counts for jump hosts.
+/// The number of agents that a process starts, or reaches again, at the same time over one server.
+/// OpenSSH refuses more than ten (MaxStartups in sshd_config(5)), which counts for jump hosts.
 pub const MAX_STARTS: usize = 8;
+
+/// The number of agents that a process starts at the same time over servers of their own.
+const STARTS: usize = 64;
+
+/// The exit code of ssh(1) if it can't connect.
+const REFUSED: i32 = 255;
 
 /// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
 pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
@@ -76,6 +82,13 @@ impl Template {
     pub fn new(text: &str) -> Result<Template, EmptyTemplate> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         if words.is_empty() { Err(EmptyTemplate) } else { Ok(Template(words)) }
+    }
+
+    /// Returns how many processes the command may start at once: 64, or 8 if a word of it names a
+    /// jump host of ssh(1), over which all of them go.
+    pub(crate) fn starts(&self) -> usize {
+        let jumps = |word: &String| word.starts_with("-J") || word.to_ascii_lowercase().contains("proxyjump");
+        if self.0.iter().any(jumps) { MAX_STARTS } else { STARTS }
     }
 
     /// Returns whether the command is srun, by its name.
@@ -151,6 +164,12 @@ impl CarrierEnd {
             Kind::Process { status, .. } => status.map(|status| format!("its carrier ended with {status}")),
             Kind::Connection(_) => Some("its connection has ended".into()),
         }
+    }
+
+    /// Returns whether the carrier has exited as ssh(1) does when it can't connect.
+    pub(crate) fn was_refused(&self) -> bool {
+        let status = |kind: &Kind| if let Kind::Process { status, .. } = kind { *status } else { None };
+        status(&lock(&self.0)).and_then(|status| status.code()) == Some(REFUSED)
     }
 
     /// Sends a signal to the process group that the carrier leads. Once the carrier was reaped, the

@@ -83,8 +83,8 @@ impl Carriers {
         }
     }
 
-    /// Calls `connect` for the connection to the agent of each host. It holds back the start, which has no time
-    /// limit, so it should have one of its own. Connections are not replaced:
+    /// Calls `connect` for the connection to the agent of each host. It holds back the start and its time
+    /// limit, so it should have a limit of its own. Connections are not replaced:
     /// [`Launch::reattach`](crate::Launch::reattach) is refused.
     ///
     /// ```
@@ -100,6 +100,15 @@ impl Carriers {
         connect: impl Fn(&str) -> io::Result<NodeConnection> + Send + Sync + 'static,
     ) -> Carriers {
         Carriers(Kind::Connections(Arc::new(connect)))
+    }
+
+    /// Returns how many agents may be started at once: 64, or 8 if a command goes over a jump host of
+    /// ssh(1), whose server refuses more than ten (MaxStartups in sshd_config(5)).
+    pub fn starts(&self) -> usize {
+        match &self.0 {
+            Kind::Command { template, .. } => template.starts(),
+            Kind::Connections(_) => 1,
+        }
     }
 
     /// Returns whether a carrier can be replaced: a command for links is known.

@@ -223,6 +223,11 @@ impl Edge {
         self.signal_carrier(Signal::TERM);
     }
 
+    /// Returns whether the carrier could not connect.
+    pub fn was_refused(&self) -> bool {
+        self.0.ends.state().carrier.was_refused()
+    }
+
     /// Gives up the node. Returns what is known about it.
     pub fn give_up(&self) -> Option<BrokenEnd> {
         self.0.ends.state().front.cut()

@@ -1,6 +1,7 @@
 //! The reasons why a job on several nodes does not start.
 
 use std::io;
+use std::time::Duration;
 
 use iof_capture::{TooFewFiles, TooFewMaps};
 use iof_engine::LaunchError;
@@ -38,6 +39,14 @@ pub enum RemoteStartError {
         host: String,
         /// The reason.
         reason: String,
+    },
+    /// The ranks were not started in time.
+    #[error("the ranks did not start within {} s: no answer from {hosts}", limit.as_secs_f64())]
+    Timeout {
+        /// The nodes that have not answered, by name.
+        hosts: String,
+        /// The limit, see [`Launch::start_timeout`](crate::Launch::start_timeout).
+        limit: Duration,
     },
     /// What to start exceeds a limit, such as the length of all arguments.
     #[error(transparent)]

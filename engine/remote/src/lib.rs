@@ -92,5 +92,5 @@ pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use iof_engine::{Node, NodeLost};
 pub use iof_nodes::{NodeConfig, NodeFiles, Start};
-pub use start::{Launch, RemoteJob, StartStep, check};
+pub use start::{Launch, RemoteJob, START_TIMEOUT, StartProgress, StartStep, check};
 pub use thread::NoThread;

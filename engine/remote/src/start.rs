@@ -1,35 +1,36 @@
 //! The start of a job on its nodes: first all agents, then all ranks.
 
+mod agents;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, mem};
 
-use crossbeam::channel::{self, RecvTimeoutError, Sender, unbounded};
+use crossbeam::channel::unbounded;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{
     DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Mpi, Node, Policy, Pty,
     Rendezvous, Stdin, needs_mpi, own_interaction,
 };
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{FrontEnd, NodeConfig, Start, ToAgent, ToFrontEnd, window};
+use iof_nodes::{NodeConfig, Start};
 use iof_output::{Audience, FlushTimeout, PrintReport};
 use iof_proto::Rank;
 
-use crate::carrier::{Carrier, DRAIN_LIMIT, MAX_STARTS};
+use self::agents::AgentStarts;
+pub use self::agents::{StartProgress, StartStep};
+use crate::carrier::DRAIN_LIMIT;
 use crate::carriers::Carriers;
 use crate::cost::AgentCosts;
-use crate::driver::driven::Driven;
-use crate::driver::{DriverInbox, EdgeDriver};
-use crate::edge::{Edge, EdgeEnds, NodeEvent, NumberedEvent};
+use crate::edge::Edge;
 use crate::environment;
 use crate::error::{RemoteLimitError, RemoteStartError};
 use crate::follower::FilesCallback;
-use crate::receiver::Receiver;
 use crate::remote::Remote;
 
-/// The interval at which the caller is asked while agents start.
-const ASK_INTERVAL: Duration = Duration::from_millis(50);
+/// The default time limit of a start.
+pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Descriptors of the front end for each rank and each edge, and maps for each rank.
 const FILES_PER_RANK: u64 = 4;
@@ -48,6 +49,10 @@ pub struct Launch<'a> {
     /// How long a node may be without a connection, if connections are replaced. The agents must be
     /// started with the same time.
     pub reattach: Option<Duration>,
+    /// The time until all ranks must run; `None` for no limit. The default is [`START_TIMEOUT`].
+    pub start_timeout: Option<Duration>,
+    /// The number of agents that start at once, at least 1. The default is [`Carriers::starts`].
+    pub starts: usize,
     /// The reader of the job's output.
     pub audience: Audience,
     /// The settings of the nodes.
@@ -71,15 +76,6 @@ struct Starts {
     ptys: BTreeMap<Rank, Pty>,
 }
 
-/// What is being started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartStep {
-    /// Agents. No rank runs.
-    Agents,
-    /// The ranks. Some may run.
-    Ranks,
-}
-
 impl<'a> Launch<'a> {
     /// Returns the launch of a job with the defaults of `iof run`: ranks have the variables of this
     /// process ([`environment::of_ranks`]), a node is lost with its connection, and nothing is
@@ -97,7 +93,8 @@ impl<'a> Launch<'a> {
             rendezvous: Rendezvous::Agent(None),
             files: None,
         };
-        Launch { spec, carriers, reattach: None, audience: Audience::Program, config }
+        let (start_timeout, starts, audience) = (Some(START_TIMEOUT), carriers.starts(), Audience::Program);
+        Launch { spec, carriers, reattach: None, start_timeout, starts, audience, config }
     }
 }
 
@@ -111,13 +108,13 @@ impl Launch<'_> {
     /// The nodes determine `local` and `elsewhere` of the job.
     ///
     /// # Errors
-    /// A node can't start its ranks, this process can't have their output, or `is_interrupted` has
-    /// returned `true`. No rank runs on.
+    /// A node can't start its ranks or does not do so in time, this process can't have their output,
+    /// or `is_interrupted` has returned `true`. No rank runs on.
     pub fn start(
         &self,
         engine: &Arc<Engine>,
         nodes: &[Node],
-        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
+        is_interrupted: &mut dyn FnMut(&StartProgress<'_>) -> bool,
         files: impl FnMut(String, Result<PrintReport, String>) + Send + 'static,
     ) -> Result<RemoteJob, RemoteStartError> {
         check(nodes)?;
@@ -156,7 +153,7 @@ impl Remote {
         self: &Arc<Self>,
         launch: &Launch<'_>,
         engine: &Arc<Engine>,
-        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
+        is_interrupted: &mut dyn FnMut(&StartProgress<'_>) -> bool,
         files: FilesCallback,
     ) -> Result<Job, RemoteStartError> {
         self.check_ranks(launch.spec)?;
@@ -166,8 +163,8 @@ impl Remote {
         let job = self.job.get_or_init(|| job).clone();
         let (events, queue) = unbounded();
         self.state().events = Some(events.clone());
-        let started = self
-            .start_agents((launch, &starts), engine, (&events, &queue), is_interrupted)
+        let started = AgentStarts::new(self, (launch, &starts), engine, &events)
+            .and_then(|agents| agents.run(&queue, is_interrupted))
             .and_then(|early| Ok(self.follow(&job, (early, queue), engine, files)?));
         if started.is_err() {
             // Agents end their ranks when their edges end.
@@ -212,102 +209,6 @@ impl Remote {
             return Err(RemoteStartError::Reattach);
         }
         Ok(())
-    }
-
-    /// Returns the events that arrived before all ranks were started, and concern those that were.
-    fn start_agents(
-        self: &Arc<Self>,
-        (launch, starts): (&Launch<'_>, &Starts),
-        engine: &Arc<Engine>,
-        (events, queue): (&Sender<NumberedEvent>, &channel::Receiver<NumberedEvent>),
-        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
-    ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
-        let driver =
-            EdgeDriver::start(launch.carriers, self.nodes.len()).map_err(RemoteStartError::Driver)?;
-        let mut nodes = self.nodes.iter().enumerate();
-        let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
-        let mut early = Vec::new();
-        while started < self.nodes.len() {
-            while starting.len() < MAX_STARTS
-                && let Some((number, node)) = nodes.next()
-            {
-                let edge = self.start_edge((number, node), (launch, &driver), engine, events)?;
-                starting.insert(number);
-                if let Some(place) = self.state().edges.get_mut(number) {
-                    *place = Some(edge);
-                }
-            }
-            let step = if ready < self.nodes.len() { StartStep::Agents } else { StartStep::Ranks };
-            if is_interrupted(step) {
-                return Err(RemoteStartError::Interrupted);
-            }
-            let (number, event) = match queue.recv_timeout(ASK_INTERVAL) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Err(RemoteStartError::NoAgents),
-            };
-            let host = || self.nodes.get(number).map(|node| node.host.clone()).unwrap_or_default();
-            match event {
-                NodeEvent::Greeted => {
-                    starting.remove(&number);
-                    self.prepare(number, starts)?;
-                }
-                NodeEvent::Message(ToFrontEnd::Ready) => {
-                    ready = ready.saturating_add(1);
-                    if ready == self.nodes.len() {
-                        self.send_all(&ToAgent::Go);
-                    }
-                }
-                NodeEvent::Message(ToFrontEnd::Started { .. }) => started = started.saturating_add(1),
-                NodeEvent::Message(ToFrontEnd::Failed { reason, is_usage }) => {
-                    return Err(RemoteStartError::Refused { host: host(), reason, is_usage });
-                }
-                NodeEvent::Lost { reason, .. } => {
-                    return Err(RemoteStartError::Lost { host: host(), reason });
-                }
-                event => early.push((number, event)),
-            }
-        }
-        Ok(early)
-    }
-
-    /// Starts the agent of the node with this number.
-    fn start_edge(
-        self: &Arc<Self>,
-        (number, node): (usize, &Node),
-        (launch, driver): (&Launch<'_>, &Arc<DriverInbox>),
-        engine: &Arc<Engine>,
-        events: &Sender<NumberedEvent>,
-    ) -> Result<Edge, RemoteStartError> {
-        let (host, edges) = (&node.host, self.nodes.len());
-        let limit = launch.reattach.unwrap_or_default();
-        // An agent that outlives its carriers, which may be the carrier's process, outlives this process
-        // for a while.
-        let guardian = if limit.is_zero() { engine.guardian() } else { None };
-        let carrier = launch.carriers.start(host, None, edges, false, guardian.as_deref());
-        engine.check_guardian();
-        let Carrier { end, down, up } =
-            carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
-        let ends = EdgeEnds::new(FrontEnd::new(&node.ranks, window(edges)), end, down);
-        let receiver = Receiver {
-            nspace: self.nspace.clone(),
-            node: node.clone(),
-            number,
-            remote: Arc::downgrade(self),
-            engine: Arc::downgrade(engine),
-            ends: Arc::new(ends),
-            events: events.clone(),
-        };
-        Ok(driver.drive(Driven::new(receiver, up, limit)))
-    }
-
-    /// Lets an agent that has greeted prepare the start of its ranks.
-    fn prepare(&self, number: usize, starts: &Starts) -> Result<(), RemoteStartError> {
-        let Some(node) = self.nodes.get(number) else { return Ok(()) };
-        match self.state().edges.get(number) {
-            Some(Some(edge)) => Ok(edge.prepare(starts.of_node(&node.ranks))?),
-            _ => Ok(()),
-        }
     }
 }
 

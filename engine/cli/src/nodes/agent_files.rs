@@ -142,7 +142,7 @@ fn wait_for_all(
 pub fn refusal(failure: Failure) -> StartRefusal {
     match failure {
         Failure::Usage(reason) | Failure::Choice(reason) => StartRefusal::usage(reason),
-        Failure::Running(reason) => StartRefusal::running(reason),
+        Failure::Running(reason) | Failure::Timeout(reason) => StartRefusal::running(reason),
         Failure::Signal(signal) => StartRefusal::running(signal),
     }
 }

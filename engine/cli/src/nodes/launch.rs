@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, LaunchError, Mpi, Rendezvous};
+use iof_engine::{Engine, JobSpec, LaunchError, Mpi, Rendezvous};
 use iof_proto::Nspace;
-use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartStep, Template};
+use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
 use nix::sys::signal::Signal;
 
 use crate::args::RunArgs;
+use crate::args::values::show_duration;
 use crate::error::Failure;
 use crate::exits::listed;
 use crate::job_event::JobEvent;
+use crate::message::print_message;
 use crate::output::Outputs;
 use crate::signal_watch::{SignalWatch, before_start};
 use crate::signals::{ReceivedSignal, asks_again, asks_to_end};
@@ -61,19 +63,26 @@ pub fn start(
     engine: &Arc<Engine>,
     (signals, events): (&SignalWatch, &Sender<JobEvent>),
 ) -> Result<RemoteJob, Failure> {
-    let (mut for_ranks, mut ended_by) = (Vec::new(), None);
-    let mut is_interrupted = |step| {
-        while let Some(received) = signals.wait_for(Duration::ZERO) {
-            match step {
-                StartStep::Agents if asks_to_end(received.signal) => ended_by = Some(received.signal),
-                StartStep::Agents => {}
-                StartStep::Ranks => ended_by = hold(received, &mut for_ranks),
-            }
-            if ended_by.is_some() {
-                return true;
-            }
+    let (mut for_ranks, mut ended_by, mut is_told) = (Vec::new(), None, false);
+    let mut is_interrupted = |progress: &StartProgress<'_>| {
+        if progress.elapsed >= TELL_AFTER && !is_told {
+            is_told = true;
+            tell(progress, launch.start_timeout);
         }
-        false
+        if launch.spec.timeout.is_some_and(|timeout| progress.elapsed >= timeout) {
+            ended_by = Some(Ended::Timeout(progress.awaited()));
+        }
+        while let Some(received) = ended_by.is_none().then(|| signals.wait_for(Duration::ZERO)).flatten() {
+            let asked = match progress.step {
+                StartStep::Agents => Some(received.signal).filter(|signal| asks_to_end(*signal)),
+                StartStep::Ranks => hold(received, &mut for_ranks),
+            };
+            ended_by = asked.map(Ended::Signal);
+        }
+        if is_told && matches!(ended_by, Some(Ended::Signal(_))) {
+            tell(progress, launch.start_timeout);
+        }
+        ended_by.is_some()
     };
     let reports = events.clone();
     let files = move |host, result: Result<_, String>| {
@@ -82,9 +91,29 @@ pub fn start(
         let _ = reports.send(JobEvent::NodeFiles(result));
     };
     let started = launch.start(engine, nodes, &mut is_interrupted, files);
-    let job = started.map_err(|error| not_started(error, ended_by))?;
+    let job = started.map_err(|error| not_started(error, launch.spec, ended_by))?;
     for_ranks.into_iter().for_each(|received| drop(events.send(before_start(received))));
     Ok(job)
+}
+
+/// The time after which the user is told who is waited for.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+
+/// The reason why the user has ended a start.
+enum Ended {
+    Signal(Signal),
+    /// The time limit of the job, with the nodes that were waited for.
+    Timeout(String),
+}
+
+/// Tells who is waited for.
+fn tell(progress: &StartProgress<'_>, limit: Option<Duration>) {
+    let limit = limit.map(|limit| format!(", for at most {}", show_duration(limit))).unwrap_or_default();
+    let what = match progress.step {
+        StartStep::Agents => "the agents of",
+        StartStep::Ranks => "the ranks to start on",
+    };
+    print_message(format_args!("waiting for {what} {}{limit} (--start-timeout)", progress.awaited()));
 }
 
 /// Keeps a signal that arrived when ranks already ran, until all agents have told that theirs do.
@@ -114,9 +143,17 @@ const HINTS: [(&str, &str); 5] = [
 
 const INSTALL_HINT: &str = "each node needs iof at the path that it has here";
 
-fn not_started(error: RemoteStartError, ended_by: Option<Signal>) -> Failure {
+fn not_started(error: RemoteStartError, spec: &JobSpec, ended_by: Option<Ended>) -> Failure {
     match (error, ended_by) {
-        (RemoteStartError::Interrupted, Some(signal)) => Failure::Signal(signal),
+        (RemoteStartError::Interrupted, Some(Ended::Signal(signal))) => Failure::Signal(signal),
+        (RemoteStartError::Interrupted, Some(Ended::Timeout(hosts))) => Failure::Timeout(format!(
+            "job {}: not started after {} (--timeout): no answer from {hosts}",
+            spec.nspace,
+            show_duration(spec.timeout.unwrap_or_default())
+        )),
+        (error @ RemoteStartError::Timeout { .. }, _) => Failure::Running(format!(
+            "{error} (--start-timeout; the command of --rsh must not wait for input)"
+        )),
         (error @ RemoteStartError::Carrier { .. }, _) => Failure::Usage(format!("{error} (see --rsh)")),
         (error @ (RemoteStartError::Refused { is_usage: true, .. } | RemoteStartError::Limit(_)), _) => {
             Failure::usage(error)

@@ -6,11 +6,11 @@ use std::time::Duration;
 use std::{env, io};
 
 use clap::Args;
-use iof_remote::{Carriers, EmptyTemplate, Node, Template, shell_word};
+use iof_remote::{Carriers, EmptyTemplate, Launch, Node, Template, shell_word};
 
 use super::hosts::{Hosts, MapBy, is_here};
 use super::{allocation, hostfile};
-use crate::args::values::duration;
+use crate::args::values::{duration, timeout};
 use crate::error::Failure;
 
 /// The options for nodes.
@@ -56,6 +56,21 @@ pub struct NodeArgs {
     #[arg(long, help_heading = "Node options", value_name = "TEMPLATE")]
     rsh: Option<String>,
 
+    /// End the job if its ranks do not run after this time
+    ///
+    /// After 5 s, a line names the nodes that are waited for. A node at which a login hangs ends the
+    /// job so. In seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS.
+    #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = timeout)]
+    #[arg(default_value = "60")]
+    start_timeout: Option<Duration>,
+
+    /// Start processes on this many nodes at once
+    ///
+    /// By default 64, or 8 if --rsh names a jump host of ssh. A connection that ssh can't make is tried
+    /// three times: sshd refuses connections when more than ten begin at once (its MaxStartups).
+    #[arg(long, help_heading = "Node options", value_name = "N", value_parser = at_least_one)]
+    starts: Option<usize>,
+
     /// Let nodes wait for another connection
     ///
     /// If the connection to a node ends, this process tries for this time to make another one, over
@@ -70,6 +85,12 @@ impl NodeArgs {
     pub fn carriers(&self, template: &Template) -> io::Result<Carriers> {
         let agent = agent_command(self.reattach_limit())?;
         Ok(Carriers::command(template.clone(), agent).with_link(own_command("link")?))
+    }
+
+    /// Sets the limits of a start.
+    pub fn limit_start(&self, launch: &mut Launch<'_>) {
+        launch.start_timeout = self.start_timeout;
+        launch.starts = self.starts.unwrap_or(launch.starts);
     }
 
     /// Returns how long a node may be without a carrier, if carriers are replaced.
@@ -104,6 +125,7 @@ impl NodeArgs {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
+                ("--starts", self.starts.is_some()),
                 ("--reattach", self.reattach.is_some()),
             ];
             let option = given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
@@ -123,6 +145,14 @@ impl NodeArgs {
         })?;
         Ok(Some((nodes, template)))
     }
+}
+
+/// Parses the number of starts at once.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| "expected a number of nodes, at least 1".into())
 }
 
 /// Parses the name of a variable.

@@ -93,7 +93,8 @@ fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> 
         files: outputs.node_files(args.give_up)?,
     };
     let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());
-    let launch = Launch { spec, carriers: &carriers, reattach, audience, config };
+    let mut launch = Launch { reattach, audience, config, ..Launch::new(spec, &carriers) };
+    args.nodes.limit_start(&mut launch);
     launch::start(nodes, &launch, engine, (signals, events))
 }
 

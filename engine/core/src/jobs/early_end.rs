@@ -72,7 +72,6 @@ pub(crate) enum EarlyEndStep {
 pub struct EarlyEndPolicy {
     kill_on: KillOnBadExit,
     kill_wait: Duration,
-    limit: Option<Duration>,
     phase: Phase,
 }
 
@@ -104,24 +103,16 @@ impl EarlyEndPolicy {
         limit: Option<Duration>,
         now: Instant,
     ) -> EarlyEndPolicy {
-        let phase = Phase::Running { timeout: None, cause: None, suspects: BTreeMap::new() };
-        let mut policy = EarlyEndPolicy { kill_on, kill_wait, limit, phase };
-        policy.restart(now);
-        policy
-    }
-
-    /// Notes that the time limit begins at `now`.
-    pub(crate) fn restart(&mut self, now: Instant) {
-        if let Phase::Running { timeout, .. } = &mut self.phase {
-            // A time that an `Instant` can't represent is never reached.
-            *timeout = self.limit.and_then(|limit| now.checked_add(limit));
-        }
+        // A time that an `Instant` can't represent is never reached.
+        let timeout = limit.and_then(|limit| now.checked_add(limit));
+        let phase = Phase::Running { timeout, cause: None, suspects: BTreeMap::new() };
+        EarlyEndPolicy { kill_on, kill_wait, phase }
     }
 
     /// Creates the policy of a job that is never ended early.
     pub fn never() -> EarlyEndPolicy {
         let phase = Phase::Running { timeout: None, cause: None, suspects: BTreeMap::new() };
-        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, limit: None, phase }
+        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, phase }
     }
 
     /// Notes that a rank has exited at `now`. `requested` specifies that it did so because of a

@@ -79,15 +79,11 @@ impl JobState {
 
     /// Notes that a node has started its ranks, with these pids in the order of the ranks. Returns
     /// whether all nodes have. The time limit of the job then begins.
-    pub(crate) fn node_started(&mut self, node: NodeId, pids: &[u32], now: Instant) -> bool {
+    pub(crate) fn node_started(&mut self, node: NodeId, pids: &[u32]) -> bool {
         let ranks = self.ranks.values_mut().filter(|state| state.node() == Some(node));
         ranks.zip(pids).for_each(|(state, pid)| state.note_pid(*pid));
         self.set_phase(node, Phase::Running);
-        let are_started = !self.nodes.0.iter().any(|node| matches!(node.phase, Phase::Starting));
-        if are_started {
-            self.early_end_policy.restart(now);
-        }
-        are_started
+        !self.nodes.0.iter().any(|node| matches!(node.phase, Phase::Starting))
     }
 
     /// Notes that a rank on another node has exited, there on request if that is `requested`.

@@ -1,0 +1,94 @@
+//! Starts on several nodes that hang, or that the nodes refuse at first. A script in place of ssh starts
+//! the agents on this node.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
+use nix::sys::signal::Signal;
+
+/// A login for each kind of node. `busy` refuses as sshd with MaxStartups does, as often as the file
+/// `refusals` has bytes.
+const LOGIN: &str = r#"#!/bin/sh
+case $1 in
+    hangs) sleep 1000 ;;
+    busy)
+        if [ -s "$FILES/refusals" ]; then
+            truncate -s -1 "$FILES/refusals"
+            echo "Connection closed by remote host" >&2
+            exit 255
+        fi ;;
+    broken) echo once >> "$FILES/logins"; exit 1 ;;
+esac
+exec sh -c "$2"
+"#;
+
+fn start(site: &Site, hosts: &str, options: &[&str]) -> Process {
+    let rsh = format!("{} %h", site.install_script(LOGIN, "login").display());
+    let nodes = ["--nspace", "demo", "-n", "2", "--rsh", &rsh, "--hosts", hosts];
+    let mut command = site.iof("run");
+    command.env("FILES", site.path()).args(nodes).args(options).args(["--", "echo", "ran"]);
+    Process::start(&mut command)
+}
+
+fn run(site: &Site, hosts: &str, options: &[&str]) -> Done {
+    start(site, hosts, options).finish()
+}
+
+#[test]
+fn a_node_at_which_a_login_hangs_is_named_and_ends_the_job_in_time() {
+    let done = run(&Site::new(), "a,hangs", &["--start-timeout", "0.5"]);
+    assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
+    assert!(done.stderr.starts_with("iof: the ranks did not start within 0.5 s: no answer from hangs ("));
+}
+
+#[test]
+fn the_time_limit_of_a_job_counts_its_start() {
+    let done = run(&Site::new(), "hangs,a", &["--timeout", "0.5"]);
+    let told = "iof: job demo: not started after 0.5s (--timeout): no answer from hangs\n";
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (124, "", told));
+}
+
+#[test]
+fn after_a_while_a_line_names_who_is_waited_for_and_an_interrupt_repeats_it() {
+    let site = Site::new();
+    let mut run = start(&site, "a,hangs", &[]);
+    let mut stderr = BufReader::new(run.stderr());
+    let line = "iof: waiting for the agents of hangs, for at most 60s (--start-timeout)\n";
+    let mut told = String::new();
+    stderr.read_line(&mut told).unwrap();
+    run.signal(Signal::SIGINT);
+    stderr.read_to_string(&mut told).unwrap();
+    assert_eq!(told, line.repeat(2));
+}
+
+#[test]
+fn a_connection_that_is_refused_is_tried_three_times_and_no_agent_is_started_twice() {
+    let site = Site::new();
+    fs::write(site.path().join("refusals"), "12").unwrap();
+    let done = run(&site, "a,busy", &[]);
+    assert_eq!((done.code, done.text()), (0, "ran\nran\n"), "{done:?}");
+    assert_eq!(done.stderr.matches("trying again").count(), 2, "{done:?}");
+
+    fs::write(site.path().join("refusals"), "1234").unwrap();
+    let done = run(&site, "a,busy", &[]);
+    assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
+    assert!(done.stderr.contains("cannot start ranks on busy: its carrier ended with exit status: 255 ("));
+    assert_eq!(fs::read(site.path().join("refusals")).unwrap().len(), 1, "{done:?}");
+}
+
+#[test]
+fn a_start_that_has_failed_for_another_reason_is_not_tried_again() {
+    let site = Site::new();
+    let done = run(&site, "a,broken", &[]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert_eq!(fs::read_to_string(site.path().join("logins")).unwrap(), "once\n");
+}
+
+#[test]
+fn agents_are_started_one_after_the_other_if_that_is_asked_for() {
+    let done = run(&Site::new(), "hangs,broken", &["--starts", "1", "--start-timeout", "0.5"]);
+    assert!(done.stderr.contains("no answer from hangs and broken ("), "{done:?}");
+}
