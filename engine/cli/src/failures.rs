@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, RankExit, Signal};
+use iof_proto::ranges::listed;
 use iof_proto::{Channel, Nspace, Rank};
 use nix::libc;
 use nix::unistd::gethostname;
 
 use crate::args::values::show_duration;
-use crate::exits::{ExitGroups, listed, number_of_ranks};
+use crate::exits::{ExitGroups, number_of_ranks};
 
 /// The number of failed ranks that have a line of their own, besides the one that ended the job.
 pub const MAX_FAILURE_LINES: usize = 10;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use iof_proto::ranges::listed;
 use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_tool::Gap;
 
-use crate::exits::listed;
 use crate::message::write_message;
 
 /// The shortest time between two reports of a channel.

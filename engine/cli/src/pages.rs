@@ -187,7 +187,7 @@ mod tests {
                 "output output_file error_file tag_by tag_suffix max_line max_line_time ranks no_forward \
                  open_mode file_size file_count",
             ),
-            ("Node options", "hosts hostfile map_by host_env rsh start_timeout starts reattach"),
+            ("Node options", "hosts hostfile map_by host_env rsh start_timeout starts node_timeout reattach"),
         ];
         for command in tree() {
             let name = command.get_name();

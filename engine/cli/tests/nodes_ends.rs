@@ -401,6 +401,25 @@ fn an_agent_that_does_not_read_the_answers_to_its_log_requests_is_cut_off() {
 }
 
 #[test]
+fn a_node_that_is_silent_is_given_up_after_its_time_limit() {
+    let site = Site::new();
+    let options = ["-n", "2", "--node-timeout", "5", "--kill-wait", "0.1"];
+    let mut run = start(&site, "a,b", &options, "echo ready; exec sleep 1000");
+    let mut stdout = BufReader::new(run.stdout());
+    let mut line = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut line).unwrap();
+    }
+    let stderr = iof_testing::pipes::collect(run.stderr());
+    let agent = agent_of(&run, "b");
+    send(agent, Signal::SIGSTOP);
+    assert_eq!(run.wait(), 1);
+    send(agent, Signal::SIGKILL);
+    let told = String::from_utf8(stderr.get()).unwrap();
+    assert!(told.contains("node b is lost with rank 1: its agent was silent for 5 s; of its"), "{told}");
+}
+
+#[test]
 fn text_before_the_first_frame_of_an_agent_is_shown_up_to_a_limit() {
     let site = Site::new();
     let greet = |text: &str| {

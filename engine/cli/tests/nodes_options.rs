@@ -104,6 +104,7 @@ const ROWS: &[Row] = &[
     (&["--reattach", "1"], TWO, "", InOtherTests),
     (&["--start-timeout", "1"], TWO, "", InOtherTests),
     (&["--starts", "1"], TWO, "", InOtherTests),
+    (&["--node-timeout", "5"], TWO, "", InOtherTests),
 ];
 
 /// Agents on two nodes.

@@ -157,6 +157,11 @@ impl FrontEnd {
         }
     }
 
+    /// Returns whether the agent is to report its totals once a second.
+    pub fn is_to_report(&self) -> bool {
+        self.phase == Phase::Started && !self.is_cut
+    }
+
     /// Returns the first frames to the agent: a hello, and its windows.
     pub fn greeting(&self) -> Vec<u8> {
         let mut greeting = Vec::new();

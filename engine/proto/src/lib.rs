@@ -43,6 +43,7 @@ mod path;
 mod process;
 pub mod push;
 pub mod query;
+pub mod ranges;
 pub mod rendezvous;
 #[allow(unsafe_code, reason = "no safe interface receives file descriptors without a leak")]
 pub mod socket;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
 use iof_nodes::{BrokenEnd, ControlError, FrontEnd, LinkEnd, Start, ToAgent, ToFrontEnd};
@@ -24,6 +24,8 @@ pub enum NodeEvent {
         reason: String,
         broken: BrokenEnd,
     },
+    /// Nothing has arrived from the agent for this time.
+    Silent(Duration),
     /// The ranks of the node were sent SIGKILL.
     Killed,
 }

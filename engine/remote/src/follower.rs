@@ -3,13 +3,14 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError};
 use iof_engine::{Engine, Exit, Job, NodeId, NodeLost, NodeReport, OPEN_AFTER_KILL, Signal};
 use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
 use iof_output::PrintReport;
 use iof_proto::directive::key;
+use iof_proto::ranges::listed;
 use iof_proto::{Failure, Info, Proc, Status};
 
 use crate::carrier::EXIT_LIMIT;
@@ -139,9 +140,18 @@ impl Follower {
                 self.last_step = self.last_step.or(step);
                 return;
             }
+            NodeEvent::Silent(length) => return self.tell_silence(number, length),
             NodeEvent::Lost { reason, broken } => return self.lost(number, reason, &broken),
         };
         self.job.report_node(NodeId(number), report);
+    }
+
+    fn tell_silence(&self, number: usize, length: Duration) {
+        let (Some(node), job) = (self.remote.nodes.get(number), &self.remote.nspace) else { return };
+        let (host, ranks, seconds) = (&node.host, listed(&node.ranks), length.as_secs());
+        tracing::warn!(
+            "job {job}: node {host} with ranks {ranks} was silent for {seconds} s: it or its network may stand still"
+        );
     }
 
     /// Notes that a node is lost, with all that is known about its streams.

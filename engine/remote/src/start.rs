@@ -49,6 +49,9 @@ pub struct Launch<'a> {
     /// How long a node may be without a connection, if connections are replaced. The agents must be
     /// started with the same time.
     pub reattach: Option<Duration>,
+    /// The time after which a node is lost if nothing arrives from it, although its agent reports once
+    /// a second; `None` for no limit.
+    pub node_timeout: Option<Duration>,
     /// The time until all ranks must run; `None` for no limit. The default is [`START_TIMEOUT`].
     pub start_timeout: Option<Duration>,
     /// The number of agents that start at once, at least 1. The default is [`Carriers::starts`].
@@ -94,7 +97,7 @@ impl<'a> Launch<'a> {
             files: None,
         };
         let (start_timeout, starts, audience) = (Some(START_TIMEOUT), carriers.starts(), Audience::Program);
-        Launch { spec, carriers, reattach: None, start_timeout, starts, audience, config }
+        Launch { spec, carriers, reattach: None, node_timeout: None, start_timeout, starts, audience, config }
     }
 }
 

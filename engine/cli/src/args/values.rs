@@ -7,9 +7,8 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use iof_engine::{MAX_RANKS, MIN_CACHE_SIZE};
 use iof_output::MAX_KEPT_FILES;
+use iof_proto::ranges::ranges;
 use iof_proto::{Channel, Channels, Rank};
-
-use crate::exits::ranges;
 
 /// The ranks of an option, sorted and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]

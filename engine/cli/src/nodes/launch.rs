@@ -6,13 +6,13 @@ use std::time::Duration;
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, JobSpec, LaunchError, Mpi, Rendezvous};
 use iof_proto::Nspace;
+use iof_proto::ranges::listed;
 use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
 use nix::sys::signal::Signal;
 
 use crate::args::RunArgs;
 use crate::args::values::show_duration;
 use crate::error::Failure;
-use crate::exits::listed;
 use crate::job_event::JobEvent;
 use crate::message::print_message;
 use crate::output::Outputs;

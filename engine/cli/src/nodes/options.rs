@@ -64,6 +64,14 @@ pub struct NodeArgs {
     #[arg(default_value = "60")]
     start_timeout: Option<Duration>,
 
+    /// Give up a node that is silent for this time
+    ///
+    /// Each node reports once a second. If nothing arrives from one for 30 s, a line tells so. Its ranks
+    /// count as lost after this time, also if it only stood still. In seconds, with suffix ms, s, m or
+    /// h, or as MINUTES:SECONDS. By default, such a node is waited for.
+    #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = node_timeout)]
+    node_timeout: Option<Duration>,
+
     /// Start processes on this many nodes at once
     ///
     /// By default 64, or 8 if --rsh names a jump host of ssh. A connection that ssh can't make is tried
@@ -87,8 +95,9 @@ impl NodeArgs {
         Ok(Carriers::command(template.clone(), agent).with_link(own_command("link")?))
     }
 
-    /// Sets the limits of a start.
-    pub fn limit_start(&self, launch: &mut Launch<'_>) {
+    /// Sets the limits for nodes that do not answer.
+    pub fn limit(&self, launch: &mut Launch<'_>) {
+        launch.node_timeout = self.node_timeout;
         launch.start_timeout = self.start_timeout;
         launch.starts = self.starts.unwrap_or(launch.starts);
     }
@@ -126,6 +135,7 @@ impl NodeArgs {
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
                 ("--starts", self.starts.is_some()),
+                ("--node-timeout", self.node_timeout.is_some()),
                 ("--reattach", self.reattach.is_some()),
             ];
             let option = given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
@@ -145,6 +155,16 @@ impl NodeArgs {
         })?;
         Ok(Some((nodes, template)))
     }
+}
+
+/// The shortest value of `--node-timeout`: an agent on a busy node may report late.
+const MIN_NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Parses the time after which a silent node is given up.
+fn node_timeout(text: &str) -> Result<Duration, String> {
+    let too_short =
+        || format!("expected {} seconds or more: nodes report once a second", MIN_NODE_TIMEOUT.as_secs());
+    duration(text).and_then(|time| (time >= MIN_NODE_TIMEOUT).then_some(time).ok_or_else(too_short))
 }
 
 /// Parses the number of starts at once.

@@ -94,7 +94,7 @@ fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> 
     };
     let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());
     let mut launch = Launch { reattach, audience, config, ..Launch::new(spec, &carriers) };
-    args.nodes.limit_start(&mut launch);
+    args.nodes.limit(&mut launch);
     launch::start(nodes, &launch, engine, (signals, events))
 }
 

@@ -1,6 +1,7 @@
 //! The work of the driver for one edge of the front end.
 
 mod reattach;
+mod silence;
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -13,6 +14,7 @@ use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, ToFrontEnd};
 
 use self::reattach::CarrierSearch;
+use self::silence::{Silence, SilenceStep};
 use super::EdgeDriver;
 use crate::carrier::{DRAIN_LIMIT, EXIT_LIMIT};
 use crate::edge::{EdgeEnds, NodeEvent};
@@ -33,6 +35,7 @@ pub struct Driven {
     pub phase: Phase,
     /// The time for which the edge may be without a carrier, once its agent listens for others.
     limit: Duration,
+    silence: Silence,
     /// The address at which the agent listens.
     pub address: Option<LinkAddress>,
     /// When the driver looks at the edge again.
@@ -51,8 +54,9 @@ pub enum Phase {
 }
 
 impl Driven {
-    /// Returns an edge over this carrier. Without a carrier, it is lost after `limit`.
-    pub fn new(receiver: Receiver, up: File, limit: Duration) -> Driven {
+    /// Returns an edge over this carrier. Without a carrier, it is lost after `limit`; if its agent is
+    /// silent, after `node_timeout`.
+    pub fn new(receiver: Receiver, up: File, limit: Duration, node_timeout: Option<Duration>) -> Driven {
         let ends = Arc::clone(&receiver.ends);
         Driven {
             receiver,
@@ -63,6 +67,7 @@ impl Driven {
             is_ending: false,
             phase: Phase::Receiving,
             limit,
+            silence: Silence::new(node_timeout, Instant::now()),
             address: None,
             timer: None,
         }
@@ -91,7 +96,8 @@ impl Driven {
     /// Returns when the driver has to look at the edge again.
     pub fn due(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Receiving | Phase::Over => None,
+            Phase::Receiving => self.silence.due(),
+            Phase::Over => None,
             Phase::Searching(search) => {
                 search.due().into_iter().chain(self.ends.state().link.ends_at()).min()
             }
@@ -103,6 +109,7 @@ impl Driven {
     pub fn look(&mut self, driver: &mut EdgeDriver, now: Instant) {
         self.ends.notify();
         self.search(driver, now);
+        self.note_silence(driver, now);
         let Phase::Ending(until, lost) = &mut self.phase else { return };
         let carrier = self.ends.state().carrier.clone();
         let ended = match carrier.ended() {
@@ -116,6 +123,23 @@ impl Driven {
             self.receiver.tell(NodeEvent::Lost { reason: ended + &rest, broken });
         }
         self.finish(now);
+    }
+
+    /// Tells that the agent is silent, or gives it up, when it is time.
+    fn note_silence(&mut self, driver: &EdgeDriver, now: Instant) {
+        if !matches!(self.phase, Phase::Receiving) || self.silence.due().is_none_or(|due| now < due) {
+            return;
+        }
+        if !self.ends.state().front.is_to_report() {
+            return self.silence.end(now);
+        }
+        match self.silence.step(now) {
+            Some(SilenceStep::Tell(length)) => self.receiver.tell(NodeEvent::Silent(length)),
+            Some(SilenceStep::GiveUp(length)) => {
+                self.fail(driver, format!("its agent was silent for {} s", length.as_secs()), now);
+            }
+            None => {}
+        }
     }
 
     /// Reads once, and passes on what has arrived. Returns whether more may follow at once.
@@ -152,6 +176,7 @@ impl Driven {
 
     /// Passes on what has arrived, of which `length` bytes are new.
     pub fn receive(&mut self, driver: &mut EdgeDriver, length: usize, now: Instant) {
+        self.silence.end(now);
         if matches!(self.phase, Phase::Searching(_)) {
             return self.read_answer(driver, now);
         }

@@ -237,7 +237,7 @@ impl<'a> AgentStarts<'a> {
             ends: Arc::new(ends),
             events: self.events.clone(),
         };
-        Ok(self.driver.drive(Driven::new(receiver, up, limit)))
+        Ok(self.driver.drive(Driven::new(receiver, up, limit, launch.node_timeout)))
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.

@@ -266,7 +266,7 @@ mod tests {
             let (remote, engine) = (Weak::new(), Weak::new());
             ends.state().link.outlive_carriers(limit);
             let receiver = Receiver { nspace, node, number, remote, engine, ends, events };
-            let mut driven = Driven::new(receiver, up, limit);
+            let mut driven = Driven::new(receiver, up, limit, None);
             driven.address = Some(LinkAddress { path: "/nonexistent".into(), session: 0 });
             driver.drive(driven)
         };

@@ -1,0 +1,77 @@
+//! The silence of an agent, which reports its totals once a second while its ranks run.
+
+use std::time::{Duration, Instant};
+
+/// The time after which the user is told that an agent is silent.
+const SILENT_AFTER: Duration = Duration::from_secs(30);
+
+/// The time since something arrived from an agent.
+pub struct Silence {
+    heard: Instant,
+    /// The time after which the node is given up; `None` for no limit.
+    limit: Option<Duration>,
+    is_told: bool,
+}
+
+/// The consequence of a silence, with its length.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SilenceStep {
+    Tell(Duration),
+    GiveUp(Duration),
+}
+
+impl Silence {
+    pub fn new(limit: Option<Duration>, now: Instant) -> Silence {
+        Silence { heard: now, limit, is_told: false }
+    }
+
+    /// Notes that something has arrived, or that nothing is expected.
+    pub fn end(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// Returns when the next step is due if nothing arrives.
+    pub fn due(&self) -> Option<Instant> {
+        let steps = [(!self.is_told).then_some(SILENT_AFTER), self.limit];
+        steps.into_iter().flatten().min().and_then(|wait| self.heard.checked_add(wait))
+    }
+
+    /// Returns the step that is due. A silence is told once for each node.
+    pub fn step(&mut self, now: Instant) -> Option<SilenceStep> {
+        let length = now.saturating_duration_since(self.heard);
+        if self.limit.is_some_and(|limit| length >= limit) {
+            return Some(SilenceStep::GiveUp(length));
+        }
+        let is_due = !self.is_told && length >= SILENT_AFTER;
+        self.is_told |= is_due;
+        is_due.then_some(SilenceStep::Tell(length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_is_told_once_and_ends_at_its_limit() {
+        let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let mut silence = Silence::new(Some(Duration::from_secs(50)), begin);
+        assert_eq!((silence.due(), silence.step(after(29))), (Some(after(30)), None));
+        silence.end(after(10));
+        assert_eq!((silence.due(), silence.step(after(39))), (Some(after(40)), None));
+        assert_eq!(silence.step(after(41)), Some(SilenceStep::Tell(Duration::from_secs(31))));
+        assert_eq!((silence.due(), silence.step(after(59))), (Some(after(60)), None));
+        assert_eq!(silence.step(after(60)), Some(SilenceStep::GiveUp(Duration::from_secs(50))));
+        silence.end(after(60));
+        assert_eq!((silence.due(), silence.step(after(100))), (Some(after(110)), None));
+    }
+
+    #[test]
+    fn a_silence_without_a_limit_does_not_end() {
+        let begin = Instant::now();
+        let mut silence = Silence::new(None, begin);
+        assert!(silence.step(begin + SILENT_AFTER).is_some());
+        assert_eq!((silence.due(), silence.step(begin + SILENT_AFTER * 1000)), (None, None));
+    }
+}
