@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -203,10 +204,17 @@ impl OutputArgs {
 
     /// Returns the files of a node whose ranks another process has started, which has checked the
     /// options.
-    pub fn prepare_agent(&self, nprocs: u32) -> Result<Outputs<'_>, Failure> {
+    pub fn prepare_agent(&self, nprocs: u32, directory: &Path) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent, nprocs: Some(nprocs) };
-        outputs.check_files(&outputs.files())?;
+        let files = outputs.files();
+        if let Err(error) = env::set_current_dir(directory)
+            && !files.iter().all(|(_, files)| files.is_absolute())
+        {
+            let directory = directory.display();
+            return Err(Failure::Usage(format!("files cannot be written below {directory}: {error}")));
+        }
+        outputs.check_files(&files)?;
         Ok(outputs)
     }
 

@@ -6,10 +6,34 @@ use std::os::unix::fs::symlink;
 
 use iof_testing::command::nodes::{has_thread, start};
 use iof_testing::command::site::Site;
+use iof_testing::process::Process;
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+
+#[test]
+fn files_of_nodes_at_absolute_paths_need_no_directory_of_the_front_end() {
+    let site = Site::new();
+    let here = site.path().join("here");
+    fs::create_dir(&here).unwrap();
+    let rsh = site.install_script("#!/bin/sh\nrmdir \"$PWD\"; exec sh -c \"$1\"\n", "rsh");
+    let run = |output: &str| {
+        fs::create_dir_all(&here).unwrap();
+        let nodes = ["--hosts", "a", "--wdir", "/", "--rsh", rsh.to_str().unwrap(), "--output", output];
+        let mut command = site.iof("run");
+        Process::start(command.current_dir(&here).args(nodes).args(["echo", "out"])).finish()
+    };
+    let file = site.path().join("file");
+    let done = run(&format!("file={}:node:pattern", file.display()));
+    assert_eq!(
+        (done.code, fs::read_to_string(site.path().join("file.out")).unwrap()),
+        (0, "out\n".into()),
+        "{done:?}"
+    );
+    let done = run("file=relative:node");
+    assert!(done.code == 2 && done.stderr.contains("files cannot be written below"), "{done:?}");
+}
 
 #[test]
 fn agents_write_the_files_of_their_ranks_while_the_front_end_stands_still() {

@@ -144,6 +144,14 @@ impl Files {
         directory.map_or(Ok(()), &mut make)
     }
 
+    /// Returns whether the paths begin at the root, not in the directory of the process.
+    pub fn is_absolute(&self) -> bool {
+        match &self.place {
+            FilePlace::Tree(path) | FilePlace::Name(path) => path.is_absolute(),
+            FilePlace::Pattern(pattern) | FilePlace::Exact(pattern) => pattern.is_absolute(),
+        }
+    }
+
     /// Returns whether the paths contain the name of the job.
     pub fn names_job(&self) -> bool {
         match &self.place {

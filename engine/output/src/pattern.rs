@@ -109,6 +109,11 @@ impl Pattern {
         self.0.iter().any(|piece| !matches!(piece, Piece::Text(_)))
     }
 
+    /// Returns whether the name begins at the root.
+    pub(crate) fn is_absolute(&self) -> bool {
+        matches!(self.0.first(), Some(Piece::Text(text)) if text.starts_with(b"/"))
+    }
+
     /// Returns whether the name contains the job.
     pub(crate) fn names_job(&self) -> bool {
         self.0.contains(&Piece::Nspace)

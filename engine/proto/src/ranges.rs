@@ -7,7 +7,7 @@ use crate::names::Rank;
 /// The number of ranges of ranks that a message lists.
 const MAX_LISTED_RANGES: usize = 8;
 
-/// Returns ranks as ranges, such as `0,3-5`. Ranges beyond [`MAX_LISTED_RANGES`] are replaced by
+/// Returns ranks as ranges, such as `0,3-5`. Ranges beyond the eighth are replaced by
 /// `...`.
 pub fn listed(ranks: &BTreeSet<Rank>) -> String {
     let mut parts = ranges(ranks);

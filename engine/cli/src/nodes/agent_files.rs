@@ -1,6 +1,5 @@
 //! The files of a node, which its agent writes (`--output dir=DIR:node`).
 
-use std::env;
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -46,11 +45,8 @@ impl FileWriters {
     pub fn start(engine: &Engine, start: &Start, spare: u64) -> Result<FileWriters, Failure> {
         let Start { spec, config } = start;
         let Some(files) = &config.files else { return Ok(FileWriters::default()) };
-        env::set_current_dir(&files.directory).map_err(|error| {
-            Failure::Usage(format!("files cannot be written below {}: {error}", files.directory.display()))
-        })?;
         let args = output_args(config, files);
-        let outputs = args.prepare_agent(files.nprocs)?;
+        let outputs = args.prepare_agent(files.nprocs, files.directory.as_ref())?;
         let mut attached = outputs.attach(|parts| {
             parts.iter().map(|part| attach_own(engine, NAME, &spec.nspace, part).map(Some)).collect()
         })?;

@@ -1,6 +1,7 @@
 //! The nodes of a job and the ranks of each.
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -51,23 +52,32 @@ impl FromStr for Hosts {
     }
 }
 
-/// Parses `NAME` or `NAME:SLOTS`. An IPv6 address is not a name.
+/// Parses `NAME` or `NAME:SLOTS`. An IPv6 address with slots is in brackets.
 pub(super) fn name_and_slots(text: &str) -> Result<(&str, Option<u32>), String> {
-    let Some((name, number)) = text.rsplit_once(':') else { return Ok((text, None)) };
-    if name.contains(':') {
-        return Err(format!(
-            "invalid host '{}': expected NAME or NAME:SLOTS; for an IPv6 address, write a name that \
-             ~/.ssh/config or /etc/hosts gives it",
-            shown(text)
-        ));
-    }
-    match slots(number) {
-        Some(slots) => Ok((name, Some(slots))),
-        None => Err(format!(
-            "invalid host '{}': expected NAME or NAME:SLOTS, with a positive number of slots",
+    let (name, number) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        Some((address, "")) if is_ipv6(address) => (address, None),
+        Some((address, rest)) if is_ipv6(address) => {
+            (address, Some(rest.strip_prefix(':').unwrap_or_default()))
+        }
+        _ if is_ipv6(text) => (text, None),
+        _ => text.rsplit_once(':').map_or((text, None), |(name, number)| (name, Some(number))),
+    };
+    match number.map(slots) {
+        None => Ok((name, None)),
+        Some(Some(slots)) if is_ipv6(name) || !name.contains(':') => Ok((name, Some(slots))),
+        Some(_) => Err(format!(
+            "invalid host '{}': expected NAME, NAME:SLOTS or [IPV6-ADDRESS]:SLOTS, with a positive number of slots",
             shown(text)
         )),
     }
+}
+
+/// Returns whether a text is an IPv6 address, perhaps with a zone.
+fn is_ipv6(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
+    address.parse::<Ipv6Addr>().is_ok()
+        && !zone.is_empty()
+        && zone.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// Parses a positive number of slots.
@@ -93,8 +103,10 @@ impl Hosts {
         let invalid = |reason: &str| Err(format!("invalid host '{}': {reason}", shown(name)));
         // A name that begins with '-' would be an option of ssh.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
-            return invalid("a name has letters, digits and -_.@ and does not begin with -");
+        if name.is_empty() || name.starts_with('-') || !(name.chars().all(is_name) || is_ipv6(name)) {
+            return invalid(
+                "expected an address, or a name of letters, digits and -_.@ that does not begin with -",
+            );
         }
         if name.len() > MAX_HOST_NAME {
             return Err(format!("the name of a host has more than {MAX_HOST_NAME} bytes"));
@@ -212,6 +224,13 @@ mod tests {
     }
 
     #[test]
+    fn an_ipv6_address_is_a_host_and_has_slots_in_brackets() {
+        let nodes = placed("::1,[fe80::1%eth0]:2,[::2]", 4, MapBy::Slot);
+        let hosts = [("::1", vec![0]), ("fe80::1%eth0", vec![1, 2]), ("::2", vec![3])];
+        assert_eq!(nodes, hosts.map(|(host, ranks)| (host.into(), ranks)));
+    }
+
+    #[test]
     fn a_host_that_is_listed_twice_has_the_sum_of_its_slots() {
         assert_eq!(placed("a,b:2,a", 4, MapBy::Slot), [("a".into(), vec![0, 1]), ("b".into(), vec![2, 3])]);
         assert!("a:4000,a:4000".parse::<Hosts>().is_err());
@@ -228,9 +247,19 @@ mod tests {
         for text in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a;b", "a:5000"] {
             assert!(text.parse::<Hosts>().is_err(), "{text}");
         }
-        for text in ["::1", "[::1]:4", "a,fe80::1"] {
-            let error = text.parse::<Hosts>().unwrap_err();
-            assert!(error.contains("for an IPv6 address, write a name"), "{error}");
+        for text in [
+            "::1:x",
+            "[a]:4",
+            "[a]",
+            "[::1",
+            "[::1]4",
+            "[::1]:0",
+            "[::1]:",
+            "fe80::1%",
+            "fe80::1%a b",
+            "a:b:4",
+        ] {
+            assert!(text.parse::<Hosts>().is_err(), "{text}");
         }
         let many: Vec<String> = (0..=MAX_LISTED_HOSTS).map(|number| format!("n{number}")).collect();
         assert!(many.join(",").parse::<Hosts>().is_err());
