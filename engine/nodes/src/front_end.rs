@@ -343,11 +343,6 @@ impl FrontEnd {
         self.phase == Phase::Failed
     }
 
-    /// Returns whether the agent has sent anything.
-    pub fn has_greeted(&self) -> bool {
-        self.phase != Phase::Connecting
-    }
-
     /// Returns whether the agent has started its ranks.
     fn has_started(&self) -> bool {
         matches!(self.phase, Phase::Started | Phase::Over)

@@ -203,11 +203,4 @@ impl Stream {
         let cursor = member.page.slot(id)?.cursor.load(Relaxed);
         Some(self.writer.tail().saturating_sub(cursor))
     }
-
-    /// Returns the readers that still read an older generation, each with its reader page. Meant
-    /// for a complete stream, whose readers need no request to be moved.
-    pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, ReaderId)> {
-        let old = self.members.iter().filter(|member| !self.reads_newest(member));
-        old.map(|member| (Arc::clone(&member.page), member.id)).collect()
-    }
 }
