@@ -6,6 +6,7 @@
 //! little it reads.
 
 mod deliveries;
+mod jobs;
 pub mod pace;
 mod requests;
 pub mod server;

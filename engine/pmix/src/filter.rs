@@ -1,7 +1,11 @@
 //! The requests in the bytes that a tool sends: those that nothing here carries out are refused
 //! before libpmix sees them. It would answer some with a false success, and some never.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+
+use iof_proto::Rank;
+
+use crate::tool_upcalls::tool_proc;
 
 /// The size of the head of a message: its sender, a tag, the size of the rest, and padding.
 const HEAD: usize = 16;
@@ -13,11 +17,33 @@ const FIRST_REQUEST: u32 = 100;
 const ONE: u8 = 2;
 /// A command that no version of libpmix has, so that it refuses the request.
 const UNKNOWN: u8 = u8::MAX;
-/// The command of `PMIx_IOF_deregister`.
+/// The commands of `PMIx_Fence`, `PMIx_Get`, `PMIx_Job_control`, `PMIx_IOF_pull` and
+/// `PMIx_IOF_deregister`.
+const FENCE: u8 = 3;
+const GET: u8 = 4;
+const JOB_CONTROL: u8 = 18;
+const PULL: u8 = 22;
 const END_PULL: u8 = 29;
-/// The commands that are carried out: the data of the job, `PMIx_Abort`, `PMIx_Get`, the end of the
-/// tool, the handlers of events, queries, logs, pulls, pushes.
-const SERVED: [u8; 11] = [0, 1, 4, 5, 13, 14, 15, 16, 22, 23, END_PULL];
+/// The commands that are carried out: the data of the job, `PMIx_Abort`, the end of the tool, the
+/// handlers of events, queries, logs, pushes, and those above except `PMIx_Fence`.
+const SERVED: [u8; 12] = [0, 1, GET, 5, 13, 14, 15, 16, JOB_CONTROL, PULL, 23, END_PULL];
+/// The beginning of the keys by which job control registers files to be removed. libpmix accepts
+/// them, but removes nothing before its process ends.
+const CLEANUP: &[u8] = b"pmix.reg.cleanup";
+/// The statuses of answers as libpmix encodes them: success, and `PMIX_ERR_NOT_SUPPORTED`.
+const SUCCESS: u8 = 0;
+const NOT_SUPPORTED: u8 = 93;
+
+/// A request that waits for its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldRequest {
+    /// The end of a pull, with libpmix's number.
+    EndOfPull(u32),
+    /// A pull. Its upcall follows, and libpmix does nothing else until that has an answer.
+    Pull,
+    /// A request about jobs, which libpmix must know.
+    Jobs,
+}
 
 /// Reads the messages of a tool.
 #[derive(Debug, Default)]
@@ -25,32 +51,35 @@ pub(crate) struct Filter {
     messages: Messages,
     /// The byte that passed last.
     previous: u8,
-    /// libpmix's number of the pull whose end waits.
-    ending: Option<u32>,
-    /// Set when the end of a pull may pass.
+    held: Option<HeldRequest>,
+    /// Set when the request that was held may pass.
     is_released: bool,
+    /// The beginning of a request for a fence, from its command on.
+    fence: Vec<u8>,
+    /// The number of bytes of [`CLEANUP`] that have passed.
+    cleanup: usize,
+    /// The requests whose answers get another status, which they must have.
+    answers: Vec<(u32, u8)>,
     /// Set when a request has passed.
     has_requests: bool,
 }
 
 impl Filter {
-    /// Lets bytes pass, up to the last one of a request to end a pull. Returns their number.
+    /// Lets bytes pass, up to a request that is held. Returns their number.
     pub(crate) fn pass(&mut self, bytes: &mut [u8]) -> usize {
-        if self.ending.is_some() {
+        if self.held.is_some() {
             return 0;
         }
         for (index, byte) in bytes.iter_mut().enumerate() {
             let is_request = self.messages.is_request();
             self.has_requests |= is_request;
-            let is_end = is_request && self.messages.command() == Some(END_PULL);
-            if is_end && self.messages.is_at_last() && !std::mem::take(&mut self.is_released) {
-                // Numbers take one byte up to 127, and two bytes then.
-                let (low, high) = (u32::from(self.previous), u32::from(*byte));
-                self.ending = Some(if low & 0x80 == 0 { high } else { (low & 0x7f) | (high << 7) });
+            let held = if is_request { self.hold(*byte) } else { None };
+            if held.is_some() && !std::mem::take(&mut self.is_released) {
+                self.held = held;
                 return index;
             }
-            if is_request && self.messages.position == HEAD + 1 && !SERVED.contains(byte) {
-                *byte = UNKNOWN;
+            if is_request {
+                self.read(byte);
             }
             self.previous = *byte;
             self.messages.advance(*byte);
@@ -58,15 +87,66 @@ impl Filter {
         bytes.len()
     }
 
-    /// Returns libpmix's number of the pull whose end waits.
-    pub(crate) fn ending_pull(&self) -> Option<u32> {
-        self.ending
+    /// Returns how the request waits before its next byte passes.
+    fn hold(&self, byte: u8) -> Option<HeldRequest> {
+        if self.messages.position == HEAD + 1 {
+            return match byte {
+                PULL => Some(HeldRequest::Pull),
+                GET | JOB_CONTROL => Some(HeldRequest::Jobs),
+                _ => None,
+            };
+        }
+        let is_end = self.messages.command() == Some(END_PULL) && self.messages.is_at_last();
+        // Numbers take one byte up to 127, and two bytes then.
+        let (low, high) = (u32::from(self.previous), u32::from(byte));
+        is_end.then_some(HeldRequest::EndOfPull(if low & 0x80 == 0 {
+            high
+        } else {
+            (low & 0x7f) | (high << 7)
+        }))
     }
 
-    /// Lets the end of the pull pass that waits. Returns the tag of its answer.
+    /// Reads the next byte of a request. Changes its command if nothing carries it out, and notes
+    /// the status of its answer if libpmix would give another one.
+    fn read(&mut self, byte: &mut u8) {
+        let tag = self.messages.tag();
+        if self.messages.position == HEAD + 1 {
+            self.fence.clear();
+            self.fence.extend((*byte == FENCE).then_some(FENCE));
+            self.cleanup = 0;
+            if !SERVED.contains(byte) {
+                *byte = UNKNOWN;
+            }
+        } else if !self.fence.is_empty() {
+            // A fence of the tool alone is complete. libpmix would never answer one of other
+            // processes, which have servers of their own.
+            self.fence.extend((self.fence.len() < FENCE_BYTES).then_some(*byte));
+            if self.messages.is_at_last() && is_fence_of(tool_proc(), &self.fence) {
+                self.answers.push((tag, SUCCESS));
+            }
+        } else if self.messages.command() == Some(JOB_CONTROL) {
+            let is_next = CLEANUP.get(self.cleanup) == Some(byte);
+            self.cleanup = if is_next { self.cleanup.saturating_add(1) } else { (*byte == b'p').into() };
+            if self.cleanup == CLEANUP.len() {
+                self.answers.push((tag, NOT_SUPPORTED));
+            }
+        }
+    }
+
+    /// Returns the request that waits.
+    pub(crate) fn held(&self) -> Option<HeldRequest> {
+        self.held
+    }
+
+    /// Lets the request pass that waits. Returns the tag of its answer.
     pub(crate) fn release(&mut self) -> u32 {
-        self.is_released = self.ending.take().is_some();
+        self.is_released = self.held.take().is_some();
         self.messages.tag()
+    }
+
+    /// Returns the tags of answers to requests that have passed, with their statuses, once.
+    pub(crate) fn take_answers(&mut self) -> Vec<(u32, u8)> {
+        std::mem::take(&mut self.answers)
     }
 
     /// Returns whether a request has passed. Only messages follow then in either direction.
@@ -75,19 +155,54 @@ impl Filter {
     }
 }
 
-/// Reads the answers to a tool. The servers of libpmix 4.2.2 and 5.0.11 answer the end of a pull with
-/// a status that they never set.
+/// The most bytes of a request for a fence that are looked at: the number of its processes, and the
+/// name and the rank of the first.
+const FENCE_BYTES: usize = 300;
+
+/// Returns whether `request`, from its command on, is for a fence of one process, which is `tool`,
+/// or of all processes of its name. A tool has its name for itself.
+fn is_fence_of(tool: Option<(String, u32)>, request: &[u8]) -> bool {
+    let Some((name, rank)) = tool else { return false };
+    // The number of processes, each number with the number of its values, and the length of the
+    // name with its final zero.
+    let length = encoded(u32::try_from(name.len().saturating_add(1)).unwrap_or(u32::MAX).saturating_mul(2));
+    let start = [&[FENCE, ONE, 1, ONE][..], &length, name.as_bytes(), &[0]].concat();
+    let rest = request.strip_prefix(&*start).unwrap_or_default();
+    [rank, Rank::WILDCARD.0].into_iter().any(|rank| rest.starts_with(&encoded(rank)))
+}
+
+/// Returns a number as libpmix encodes it: seven bits in each byte, the lowest first.
+fn encoded(mut number: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let [low, ..] = number.to_le_bytes();
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return bytes;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// Reads the answers to a tool, and sets the status of some. The servers of libpmix 4.2.2 and 5.0.11
+/// answer the end of a pull with a status that they never set.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     messages: Messages,
-    /// The tags of the answers whose status is a success.
-    ends: BTreeSet<u32>,
+    /// The tags of the answers whose status is set, with the status.
+    set: BTreeMap<u32, u8>,
 }
 
 impl Answers {
+    /// Sets the status of the answer with this tag.
+    pub(crate) fn expect(&mut self, tag: u32, status: u8) {
+        self.set.insert(tag, status);
+    }
+
     /// Makes the status of the answer with this tag a success.
-    pub(crate) fn expect(&mut self, tag: u32) {
-        self.ends.insert(tag);
+    pub(crate) fn expect_success(&mut self, tag: u32) {
+        self.expect(tag, SUCCESS);
     }
 
     /// Sets the statuses in bytes of the server.
@@ -102,16 +217,18 @@ impl Answers {
     fn pass_some(&mut self, bytes: &mut [u8]) -> usize {
         // The number of statuses precedes.
         let (tag, has_head) = (self.messages.tag(), self.messages.position > HEAD);
-        if has_head && !self.ends.contains(&tag) {
+        let status = self.set.get(&tag).copied().filter(|_| has_head);
+        if has_head && status.is_none() {
             return self.messages.skip(bytes.len());
         }
         let Some(byte) = bytes.first_mut() else { return 0 };
-        if has_head {
+        if let Some(status) = status {
             let is_last = self.messages.is_at_last();
-            // Zero, in as many bytes.
-            *byte = if is_last { 0 } else { 0x80 };
+            // The first byte has the status, and zeros follow in as many bytes as there are.
+            let value = if self.messages.position == HEAD + 1 { status } else { 0 };
+            *byte = value | if is_last { 0 } else { 0x80 };
             if is_last {
-                self.ends.remove(&tag);
+                self.set.remove(&tag);
             }
         }
         self.messages.advance(*byte);
@@ -239,7 +356,7 @@ mod tests {
             };
             for part in [1, 3, 19, 1000] {
                 let mut answers = Answers::default();
-                answers.expect(107);
+                answers.expect_success(107);
                 let mut sent = stream(status, status);
                 sent.chunks_mut(part).for_each(|part| answers.pass(part));
                 assert_eq!(sent, stream(success, status), "{part}");
@@ -255,12 +372,70 @@ mod tests {
             let mut sent = [end.clone(), next].concat();
             let mut filter = Filter::default();
             let held = end.len() - 1;
-            assert_eq!((filter.pass(&mut sent), filter.ending_pull()), (held, Some(number)));
+            assert_eq!((filter.pass(&mut sent), filter.held()), (held, Some(HeldRequest::EndOfPull(number))));
             assert_eq!(filter.pass(&mut sent[held..]), 0);
             assert!(filter.has_requests());
             assert_eq!(filter.release(), 107);
             assert_eq!(filter.pass(&mut sent[held..]), sent.len() - held);
-            assert_eq!((filter.ending_pull(), filter.messages.position), (None, 0));
+            assert_eq!((filter.held(), filter.messages.position), (None, 0));
         }
+    }
+
+    #[test]
+    fn requests_about_jobs_and_pulls_wait_before_their_command() {
+        for (command, held) in
+            [(GET, HeldRequest::Jobs), (JOB_CONTROL, HeldRequest::Jobs), (PULL, HeldRequest::Pull)]
+        {
+            let sent = message(107, &[2, command, 2, 3]);
+            let mut bytes = [sent.clone(), sent.clone()].concat();
+            let mut filter = Filter::default();
+            for passed in [HEAD + 1, sent.len() + HEAD + 1] {
+                let start = passed.saturating_sub(sent.len());
+                assert_eq!(filter.pass(&mut bytes[start..]), passed - start);
+                assert_eq!(filter.held(), Some(held));
+                filter.release();
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_fence_of_the_tool_itself_is_complete() {
+        let tool = || Some(("iof-7.tool.9".to_owned(), 300));
+        let fence = |count: u8, name: &str, rank: &[u8]| {
+            let length = u8::try_from(name.len() + 1).unwrap() * 2;
+            [&[FENCE, ONE, count, ONE, length], name.as_bytes(), &[0], rank, &[ONE, 0]].concat()
+        };
+        let (all, own) = ([0xfe, 0xff, 0xff, 0xff, 0x0f], [0xac, 2]);
+        for rank in [&all[..], &own] {
+            assert!(is_fence_of(tool(), &fence(1, "iof-7.tool.9", rank)));
+            assert!(!is_fence_of(tool(), &fence(1, "demo", rank)));
+            assert!(!is_fence_of(tool(), &fence(2, "iof-7.tool.9", rank)));
+            assert!(!is_fence_of(None, &fence(1, "iof-7.tool.9", rank)));
+        }
+        assert!(!is_fence_of(tool(), &fence(1, "iof-7.tool.9", &[1])));
+    }
+
+    #[test]
+    fn a_request_to_remove_files_is_refused_whatever_libpmix_answers() {
+        let text = b"pppmix.reg.cleanup";
+        let sent = message(107, &[&[2, JOB_CONTROL, 2][..], text].concat());
+        let answer = [message(107, &[2, 0]), message(107, &[2, 0xb9, 2])];
+        let refused = [message(107, &[2, NOT_SUPPORTED]), message(107, &[2, NOT_SUPPORTED | 0x80, 0])];
+        for part in [1, 7, 1000] {
+            let mut filter = Filter { is_released: true, ..Filter::default() };
+            assert_eq!(pass(&mut filter, &sent, part), sent);
+            let statuses = filter.take_answers();
+            assert_eq!(statuses, [(107, NOT_SUPPORTED)]);
+            for (answer, refused) in answer.iter().zip(&refused) {
+                let mut answers = Answers::default();
+                statuses.iter().for_each(|(tag, status)| answers.expect(*tag, *status));
+                let mut bytes = answer.clone();
+                bytes.chunks_mut(part).for_each(|part| answers.pass(part));
+                assert_eq!(bytes, *refused);
+            }
+        }
+        let mut other = Filter { is_released: true, ..Filter::default() };
+        pass(&mut other, &message(107, b"\x02\x12pmix.reg.clean"), 1000);
+        assert_eq!(other.take_answers(), []);
     }
 }

@@ -21,6 +21,7 @@ pub(crate) enum Value {
     Uint32(u32),
     Uint64(u64),
     Int(i32),
+    Pid(libc::pid_t),
     Status(types::Status),
     Rank(u32),
     Channel(u16),
@@ -151,6 +152,10 @@ impl Form {
             Value::Int(number) => {
                 data.int32 = *number;
                 kind::PMIX_INT
+            }
+            Value::Pid(pid) => {
+                data.int32 = *pid;
+                kind::PMIX_PID
             }
             Value::Status(status) => {
                 data.int32 = *status;

@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::path::Path;
 
+use iof_proto::ProcInfo;
+
 use crate::info::{Info, Value, c_string};
 
 /// A job whose ranks are all on this node. They are numbered in the order of its apps.
@@ -62,26 +64,15 @@ impl JobInfo {
         let size = self.size();
         let path = directory.to_string_lossy();
         let count = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
-        let peers = (0..size).map(|rank| rank.to_string()).collect::<Vec<String>>().join(",");
-        let mut infos = vec![
-            Info::text("pmix.jobid", &self.nspace),
-            Info::number("pmix.job.size", size),
-            Info::number("pmix.univ.size", size),
-            Info::number("pmix.max.size", size),
-            Info::number("pmix.local.size", size),
-            Info::number("pmix.node.size", size),
-            Info::number("pmix.num.nodes", 1),
+        let mut infos = job_infos(&self.nspace, &[(&self.node, (0..size).collect())], &self.node);
+        infos.extend([
             Info::number("pmix.job.napps", count),
-            Info::list("pmix.nmap", &self.node),
-            Info::list("pmix.pmap", &peers),
             // One block of nodes: the first is node 0, there is one of them, with all ranks.
             Info::text("pmix.anlmap", &format!("(vector,(0,1,{size}))")),
-            Info::text("pmix.lpeers", &peers),
-            Info::new("pmix.lldr", Value::Rank(0)),
             Info::text("pmix.tmpdir", &path),
             Info::text("pmix.nsdir", &path),
             Info::new("pmix.tdir.rmclean", Value::Flag(true)),
-        ];
+        ]);
         // Ranks then yield their processor while they wait. Open MPI 5 does not look at the value.
         infos.extend(self.oversubscribed.then(|| Info::new("pmix.ndosub", Value::Flag(true))));
         infos.extend(self.open_mpi_infos());
@@ -91,8 +82,9 @@ impl JobInfo {
             for index in 0..app.ranks {
                 let rank = first.saturating_add(index);
                 let rank_directory = directory.join(rank.to_string());
-                let mut own = self.rank_infos(rank, &rank_directory);
+                let mut own = rank_infos(rank, rank, (0, &self.node));
                 own.extend([
+                    Info::text("pmix.pdir", &rank_directory.to_string_lossy()),
                     Info::number("pmix.appnum", number),
                     Info::new("pmix.apprank", Value::Rank(index)),
                     Info::text("pmix.wdir", &app.directory),
@@ -106,20 +98,6 @@ impl JobInfo {
         infos
     }
 
-    fn rank_infos(&self, rank: u32, directory: &Path) -> Vec<Info> {
-        let short = u16::try_from(rank).unwrap_or(u16::MAX);
-        vec![
-            // The first one names the rank of the others.
-            Info::new("pmix.rank", Value::Rank(rank)),
-            Info::new("pmix.grank", Value::Rank(rank)),
-            Info::new("pmix.lrank", Value::Uint16(short)),
-            Info::new("pmix.nrank", Value::Uint16(short)),
-            Info::number("pmix.nodeid", 0),
-            Info::text("pmix.hname", &self.node),
-            Info::text("pmix.pdir", &directory.to_string_lossy()),
-        ]
-    }
-
     /// Returns what Open MPI wants to know of a job with several programs.
     fn open_mpi_infos(&self) -> [Info; 2] {
         let sizes: Vec<String> = self.apps.iter().map(|app| app.ranks.to_string()).collect();
@@ -131,6 +109,71 @@ impl JobInfo {
         let firsts: Vec<String> = firsts.collect();
         [Info::text("OMPI_APP_SIZES", &sizes.join(" ")), Info::text("OMPI_FIRST_RANKS", &firsts.join(" "))]
     }
+}
+
+/// Returns the infos of a job whose process table is known, on the node `own`.
+pub(crate) fn table_infos(nspace: &str, table: &[ProcInfo], own: &str) -> Vec<Info> {
+    // Node 0 is that of the first rank, and so on.
+    let mut nodes: Vec<(&str, Vec<u32>)> = Vec::new();
+    let mut ranks = Vec::with_capacity(table.len());
+    for row in table {
+        let (host, rank) = (row.host.as_str(), row.proc.rank.0);
+        let number = nodes.iter().position(|(other, _)| *other == host).unwrap_or_else(|| {
+            nodes.push((host, Vec::new()));
+            nodes.len().saturating_sub(1)
+        });
+        let Some((_, peers)) = nodes.get_mut(number) else { continue };
+        let local = u32::try_from(peers.len()).unwrap_or(u32::MAX);
+        peers.push(rank);
+        let mut infos = rank_infos(rank, local, (u32::try_from(number).unwrap_or(u32::MAX), host));
+        // It has none while it is being started, or if its host does not know it.
+        infos.extend((row.pid > 0).then(|| Info::new("pmix.ppid", Value::Pid(row.pid.cast_signed()))));
+        ranks.push(Info::new("pmix.pdata", Value::Infos(infos)));
+    }
+    let mut infos = job_infos(nspace, &nodes, own);
+    infos.extend(ranks);
+    infos
+}
+
+/// Returns what the tools and ranks on the node `own` are told of a job with ranks on `nodes`.
+fn job_infos(nspace: &str, nodes: &[(&str, Vec<u32>)], own: &str) -> Vec<Info> {
+    let count = |ranks: &[u32]| u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+    let list = |ranks: &[u32]| ranks.iter().map(u32::to_string).collect::<Vec<String>>().join(",");
+    let size = nodes.iter().fold(0u32, |sum, (_, ranks)| sum.saturating_add(count(ranks)));
+    let hosts: Vec<&str> = nodes.iter().map(|(host, _)| *host).collect();
+    let maps: Vec<String> = nodes.iter().map(|(_, ranks)| list(ranks)).collect();
+    let mut infos = vec![
+        Info::text("pmix.jobid", nspace),
+        Info::number("pmix.job.size", size),
+        Info::number("pmix.univ.size", size),
+        Info::number("pmix.max.size", size),
+        Info::number("pmix.num.nodes", u32::try_from(nodes.len()).unwrap_or(u32::MAX)),
+        Info::list("pmix.nmap", &hosts.join(",")),
+        Info::list("pmix.pmap", &maps.join(";")),
+    ];
+    if let Some((_, ranks)) = nodes.iter().find(|(host, _)| *host == own) {
+        infos.extend([
+            Info::number("pmix.local.size", count(ranks)),
+            Info::number("pmix.node.size", count(ranks)),
+            Info::text("pmix.lpeers", &list(ranks)),
+        ]);
+        infos.extend(ranks.first().map(|rank| Info::new("pmix.lldr", Value::Rank(*rank))));
+    }
+    infos
+}
+
+/// Returns the infos of a rank, which is number `local` among those of its node.
+fn rank_infos(rank: u32, local: u32, (node, host): (u32, &str)) -> Vec<Info> {
+    let short = u16::try_from(local).unwrap_or(u16::MAX);
+    vec![
+        // The first one names the rank of the others.
+        Info::new("pmix.rank", Value::Rank(rank)),
+        Info::new("pmix.grank", Value::Rank(rank)),
+        Info::new("pmix.lrank", Value::Uint16(short)),
+        Info::new("pmix.nrank", Value::Uint16(short)),
+        Info::number("pmix.nodeid", node),
+        Info::text("pmix.hname", host),
+    ]
 }
 
 impl Locality {

@@ -50,12 +50,13 @@ mod types;
 mod upcalls;
 
 pub use error::{RegisterError, StartError};
+pub use filter::HeldRequest;
 pub use job::{AppInfo, JobInfo};
 pub use limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 pub use listener::{ToolListener, ToolService};
 pub use program::Need;
 pub use relay::{Carried, Relay};
-pub use request::{AnswerReply, StatusReply, ToolRequest};
+pub use request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
 pub use server::{MAX_LOCAL_RANKS, PmixServer};
 pub use tool_server::ToolServer;
 pub use topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};

@@ -190,6 +190,22 @@ impl Library {
         unsafe { (self.deregister_nspace)(nspace.as_ptr(), None, ptr::null_mut()) }
     }
 
+    /// Tells libpmix about a job without local ranks, or makes it forget one. Blocks until it is
+    /// done, see [`Library::wait`].
+    pub(crate) fn set_nspace(&self, nspace: &CStr, infos: Option<Vec<Info>>) -> Result<(), String> {
+        let mut infos = infos.map(CInfos::new);
+        let name = nspace.as_ptr();
+        self.wait(|done, data| {
+            let Some((array, length)) = infos.as_mut().map(CInfos::as_parts) else {
+                // SAFETY: the name outlives the work, whose end is awaited.
+                unsafe { (self.deregister_nspace)(name, done, data) }
+                return SUCCESS;
+            };
+            // SAFETY: the arguments outlive the work, whose end is awaited.
+            unsafe { (self.register_nspace)(name, 0, array, length, done, data) }
+        })
+    }
+
     /// Tells libpmix that a rank of this user will connect. Blocks until it is done.
     pub(crate) fn register_client(&self, nspace: &str, rank: u32) -> Result<(), String> {
         let proc = RawProc { nspace: characters(nspace), rank };

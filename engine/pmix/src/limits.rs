@@ -17,6 +17,14 @@ pub const MAX_PMIX_TOOL_MESSAGES: usize = 64;
 /// except those that libpmix has received already.
 pub const MAX_PMIX_TOOL_REQUESTS: usize = 64;
 
+/// The largest number of ranks of a job that the libpmix of a tool knows. The answers to `PMIx_Get`
+/// of larger jobs are that nothing was found.
+pub const MAX_PMIX_TOOL_RANKS: usize = 16_384;
+
+/// The longest time for which a pull of a tool waits for the engine and its host. The pull is
+/// refused then. Shorter than [`MAX_CALL_WAIT`], because libpmix does nothing else meanwhile.
+pub const MAX_PMIX_PULL_WAIT: Duration = Duration::from_secs(5);
+
 /// The largest size of the data of the process that serves a tool, in bytes (RLIMIT_DATA). The
 /// process, and the tool's connection, end at this limit.
 pub const MAX_PMIX_TOOL_MEMORY: u64 = 512 << 20;

@@ -174,6 +174,46 @@ pub(crate) fn number(from: &types::Value) -> Option<i128> {
     }
 }
 
+/// The actions of job control, and the signals by which they are carried out.
+const ACTIONS: [(&str, i32); 4] = [
+    ("pmix.jctrl.pause", libc::SIGSTOP),
+    ("pmix.jctrl.resume", libc::SIGCONT),
+    ("pmix.jctrl.kill", libc::SIGKILL),
+    ("pmix.jctrl.term", libc::SIGTERM),
+];
+/// The key of a signal to be sent.
+const SIGNAL: &str = "pmix.jctrl.sig";
+/// The key of the name that a requester has given to its request.
+const CONTROL_ID: &str = "pmix.jctrl.id";
+
+/// Reads the signal that carries out a request for job control.
+///
+/// # Errors
+/// `PMIX_ERR_NOT_SUPPORTED` if the request is for anything but one such action.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn control_signal(start: *const types::Info, count: usize) -> Read<i32> {
+    // SAFETY: the module's contract.
+    let infos = unsafe { infos(start, count) }?;
+    let mut signals = Vec::new();
+    for Info { key, value, .. } in infos {
+        let action = ACTIONS.iter().find(|(action, _)| *action == key);
+        match (value, action) {
+            (InfoValue::Bool(asked), Some((_, signal))) => signals.extend(asked.then_some(*signal)),
+            (InfoValue::Number(signal), _) if key == SIGNAL => {
+                signals.push(i32::try_from(signal).map_err(|_| Status::ERR_BAD_PARAM)?);
+            }
+            _ if key == CONTROL_ID => {}
+            _ => return Err(Status::ERR_NOT_SUPPORTED),
+        }
+    }
+    match signals[..] {
+        [signal] => Ok(signal),
+        _ => Err(Status::ERR_NOT_SUPPORTED),
+    }
+}
+
 /// Reads queries.
 ///
 /// # Safety

@@ -7,7 +7,7 @@ use std::os::linux::net::TcpStreamExt;
 
 use nix::poll::{PollFd, PollFlags};
 
-use crate::filter::{Answers, Filter};
+use crate::filter::{Answers, Filter, HeldRequest};
 
 /// The size of each buffer.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -119,19 +119,27 @@ impl Relay {
         self.is_drained && self.to_tool.is_empty()
     }
 
-    /// Returns libpmix's number of the pull that the tool ends. The request, and those after it, wait
-    /// for [`Relay::release`].
-    pub fn ending_pull(&self) -> Option<u32> {
-        self.filter.ending_pull()
+    /// Returns the request of the tool that waits, as those after it do, for [`Relay::release`].
+    pub fn held(&self) -> Option<HeldRequest> {
+        self.filter.held()
     }
 
-    /// Lets the end of the pull pass. The status of its answer becomes a success, if `is_known`.
-    pub fn release(&mut self, is_known: bool) {
+    /// Lets the request pass that waits. The status of its answer becomes a success, if
+    /// `is_success`.
+    pub fn release(&mut self, is_success: bool) {
         let tag = self.filter.release();
-        if is_known {
-            self.answers.expect(tag);
+        if is_success {
+            self.answers.expect_success(tag);
         }
+        self.pass_requests();
+    }
+
+    /// Lets requests pass that were read.
+    fn pass_requests(&mut self) {
         self.to_server.pass(&mut self.filter);
+        for (tag, status) in self.filter.take_answers() {
+            self.answers.expect(tag, status);
+        }
     }
 
     fn carry_some(&mut self, requests: bool) -> io::Result<()> {
@@ -157,7 +165,7 @@ impl Relay {
                 break;
             }
             self.to_server.passed = 0;
-            self.to_server.pass(&mut self.filter);
+            self.pass_requests();
             acknowledge(&self.tool)?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::mpsc::SyncSender;
 
 use iof_proto::{Answer, Channels, Info, Log, Proc, Query, Status};
 
@@ -13,19 +14,17 @@ use crate::types::{InfoCallback, OpCallback};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ToolRequest {
-    /// The output `channels` of `procs` (`PMIx_IOF_pull`), which is granted: libpmix 4 uses memory
-    /// that it has freed if the answer comes later.
+    /// Output (`PMIx_IOF_pull`), or the reason why it cannot be pulled. libpmix does nothing else
+    /// before it has the answer: libpmix 4 uses memory that it has freed if the answer comes later.
     Pull {
         /// libpmix's number of the pull, which is in use until [`ToolServer::forget_pull`].
         ///
         /// [`ToolServer::forget_pull`]: crate::ToolServer::forget_pull
         number: u32,
-        /// The processes.
-        procs: Vec<Proc>,
-        /// The channels.
-        channels: Channels,
-        /// The directives.
-        directives: Vec<Info>,
+        /// The request.
+        pull: Result<PullRequest, Status>,
+        /// Grants or refuses it.
+        reply: PullReply,
     },
     /// Bytes for the stdin of `targets` (`PMIx_IOF_push`).
     Push {
@@ -45,6 +44,15 @@ pub enum ToolRequest {
         procs: Vec<Proc>,
         /// Reports that they were killed.
         reply: StatusReply,
+    },
+    /// A signal (`PMIx_Job_control`).
+    Signal {
+        /// The processes.
+        procs: Vec<Proc>,
+        /// The number of the signal, or the reason why none can be sent.
+        signal: Result<i32, Status>,
+        /// Reports that it was sent, by an answer without keys.
+        reply: AnswerReply,
     },
     /// Queries (`PMIx_Query_info`).
     Query {
@@ -67,12 +75,36 @@ impl ToolRequest {
     /// Refuses the request, if it waits for an answer.
     pub fn refuse(self, status: Status) {
         match self {
-            ToolRequest::Pull { .. } => {}
+            ToolRequest::Pull { reply, .. } => drop(reply.send(status)),
             ToolRequest::Push { reply, .. }
             | ToolRequest::Abort { reply, .. }
             | ToolRequest::Log { reply, .. } => reply.send(status),
-            ToolRequest::Query { reply, .. } => reply.refuse(status),
+            ToolRequest::Signal { reply, .. } | ToolRequest::Query { reply, .. } => reply.refuse(status),
         }
+    }
+}
+
+/// The arguments of a pull.
+#[derive(Debug)]
+pub struct PullRequest {
+    /// The processes.
+    pub procs: Vec<Proc>,
+    /// The channels.
+    pub channels: Channels,
+    /// The directives.
+    pub directives: Vec<Info>,
+}
+
+/// Grants or refuses a pull, within [`MAX_PMIX_PULL_WAIT`](crate::limits::MAX_PMIX_PULL_WAIT).
+/// Dropping it refuses the pull.
+#[derive(Debug)]
+pub struct PullReply(pub(crate) SyncSender<Status>);
+
+impl PullReply {
+    /// Answers the request. Returns whether the tool gets the answer: otherwise the pull was refused
+    /// after the limit.
+    pub fn send(self, status: Status) -> bool {
+        self.0.send(status).is_ok()
     }
 }
 

@@ -1,18 +1,20 @@
 //! The PMIx server of one tool, in a process of its own.
 
+use std::ffi::CString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::thread;
 
-use iof_proto::{Channel, Channels, Info as Directive, Proc, Status};
+use iof_proto::{Channel, Channels, Info as Directive, Nspace, Proc, ProcInfo, Status};
 
 use crate::answer::{from_infos, proc};
 use crate::directory::PrivateDirectory;
 use crate::error::StartError;
-use crate::info::{Info, Value};
+use crate::info::{Info, Value, c_string};
+use crate::job;
 use crate::library::{Library, end_process};
-use crate::limits::PMIX_TOOL_HANDSHAKE;
+use crate::limits::{MAX_PMIX_TOOL_RANKS, PMIX_TOOL_HANDSHAKE};
 use crate::request::ToolRequest;
 use crate::server::claim_process;
 use crate::tool_upcalls;
@@ -94,6 +96,28 @@ impl ToolServer {
         tool_upcalls::forget_pull(number)
     }
 
+    /// Makes a job known to libpmix, with its process table: `PMIx_Get` and the like find it then.
+    ///
+    /// # Errors
+    /// libpmix's reason, or that the job has more than [`MAX_PMIX_TOOL_RANKS`] ranks.
+    pub fn register(&self, nspace: &Nspace, table: &[ProcInfo]) -> Result<(), String> {
+        if table.len() > MAX_PMIX_TOOL_RANKS {
+            let size = table.len();
+            return Err(format!("{nspace} has {size} ranks, expected at most {MAX_PMIX_TOOL_RANKS}"));
+        }
+        let node = nix::unistd::gethostname().unwrap_or_default();
+        let infos = job::table_infos(nspace.as_str(), table, &node.to_string_lossy());
+        self.library.set_nspace(&name(nspace), Some(infos))
+    }
+
+    /// Makes libpmix forget a job.
+    ///
+    /// # Errors
+    /// libpmix's reason.
+    pub fn deregister(&self, nspace: &Nspace) -> Result<(), String> {
+        self.library.set_nspace(&name(nspace), None)
+    }
+
     /// Delivers output to the tool. libpmix keeps a copy until the tool's socket has taken it.
     ///
     /// # Errors
@@ -135,6 +159,10 @@ impl ToolServer {
         self.directory.remove();
         end_process(exit_code)
     }
+}
+
+fn name(nspace: &Nspace) -> CString {
+    c_string(nspace.as_str())
 }
 
 /// Returns the address in a URI such as `iof-7.0;tcp4://127.0.0.1:40211`.

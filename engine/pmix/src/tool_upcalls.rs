@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{FromRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use iof_proto::attribute::library::PMIX_IOF_STOP;
@@ -17,8 +17,9 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::info::characters;
 use crate::library::end_process;
+use crate::limits::MAX_PMIX_PULL_WAIT;
 use crate::read::{self, Read};
-use crate::request::{AnswerReply, StatusReply, ToolRequest};
+use crate::request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
 use crate::types::{
     self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawQuery, SUCCESS,
     ToolCallback,
@@ -50,6 +51,7 @@ pub(crate) fn module() -> Module {
         query: Some(query),
         tool_connected: Some(tool_connected),
         log: Some(log),
+        job_control: Some(job_control),
         iof_pull: Some(iof_pull),
         push_stdin: Some(push_stdin),
         ..Module::default()
@@ -111,6 +113,14 @@ pub(crate) fn await_introduction(limit: Duration) -> bool {
     *awaited.unwrap_or_else(PoisonError::into_inner).0
 }
 
+/// The name and the rank of the tool, once it has introduced itself.
+static TOOL: Mutex<Option<(String, u32)>> = Mutex::new(None);
+
+/// Returns the name and the rank of the tool, if it has introduced itself.
+pub(crate) fn tool_proc() -> Option<(String, u32)> {
+    TOOL.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Approves the tool, if only the relay has connected to the server. Otherwise the process ends,
 /// because libpmix 4 cannot refuse every tool without harm. A tool that has a name keeps it.
 unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
@@ -125,6 +135,7 @@ unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCa
         (receiver.as_ref().map(|receiver| receiver.name.clone()).unwrap_or_default(), 0)
     });
     let mut proc = types::RawProc { nspace: characters(&name), rank };
+    *TOOL.lock().unwrap_or_else(PoisonError::into_inner) = Some((name, rank));
     if let Some(done) = done {
         // SAFETY: libpmix copies the name.
         unsafe { done(SUCCESS, &raw mut proc, data) }
@@ -183,6 +194,23 @@ unsafe extern "C" fn query(
     })
 }
 
+unsafe extern "C" fn job_control(
+    _requester: *const types::RawProc,
+    targets: *const types::RawProc,
+    target_count: usize,
+    infos: *const Info,
+    count: usize,
+    done: InfoCallback,
+    data: *mut c_void,
+) -> types::Status {
+    receive(|| {
+        // SAFETY: the contract of the server module.
+        let (procs, signal) =
+            unsafe { (read::procs(targets, target_count)?, read::control_signal(infos, count)) };
+        Ok(ToolRequest::Signal { procs, signal, reply: AnswerReply::new(done, data) })
+    })
+}
+
 /// Reads a message to be logged.
 ///
 /// # Safety
@@ -230,24 +258,36 @@ unsafe extern "C" fn iof_pull(
     _done: OpCallback,
     _data: *mut c_void,
 ) -> types::Status {
-    let status = receive(|| {
-        // SAFETY: the contract of the server module.
-        unsafe {
-            if is_end_of_pull(proc_count, directives, count) {
-                return Err(Status(SUCCESS));
-            }
-            let number = number_pull();
-            let (procs, directives) = (read::procs(procs, proc_count)?, read::infos(directives, count)?);
+    // SAFETY: the contract of the server module.
+    if unsafe { is_end_of_pull(proc_count, directives, count) } {
+        return OPERATION_SUCCEEDED;
+    }
+    let number = number_pull();
+    let (reply, status) = mpsc::sync_channel(1);
+    let refused = receive(|| {
+        let read = || {
+            // SAFETY: the contract of the server module.
+            let (procs, directives) =
+                unsafe { (read::procs(procs, proc_count)?, read::infos(directives, count)?) };
             let channels = Channels::try_from(channels).map_err(|_| Status::ERR_BAD_PARAM)?;
             check(&procs, channels, &directives)?;
-            Ok(ToolRequest::Pull { number, procs, channels, directives })
-        }
+            Ok(PullRequest { procs, channels, directives })
+        };
+        Ok(ToolRequest::Pull { number, pull: read(), reply: PullReply(reply) })
     });
-    // libpmix 4 frees its request after any other result, and then uses it for the answer.
-    if status == SUCCESS { OPERATION_SUCCEEDED } else { status }
+    if refused != SUCCESS {
+        return refused;
+    }
+    match status.recv_timeout(MAX_PMIX_PULL_WAIT) {
+        // libpmix 4 frees its request after any other result, and then uses it for the answer.
+        Ok(Status::SUCCESS) => OPERATION_SUCCEEDED,
+        Ok(status) => status.0,
+        Err(mpsc::RecvTimeoutError::Timeout) => Status::ERR_TIMEOUT.0,
+        Err(mpsc::RecvTimeoutError::Disconnected) => Status::ERR_NOT_AVAILABLE.0,
+    }
 }
 
-/// Returns whether a pull is its end, which the relay has reported ([`crate::Relay::ending_pull`]):
+/// Returns whether a pull is its end, which the relay has reported ([`crate::HeldRequest::EndOfPull`]):
 /// libpmix adds a directive, and names no process.
 ///
 /// # Safety
@@ -275,7 +315,7 @@ pub(crate) fn forget_pull(number: u32) -> bool {
     PULLS.lock().unwrap_or_else(PoisonError::into_inner).remove(&number)
 }
 
-/// Checks what an engine would refuse: it is asked after the request was granted.
+/// Checks what an engine need not be asked.
 fn check(procs: &[Proc], channels: Channels, directives: &[iof_proto::Info]) -> Read<()> {
     if procs.is_empty() {
         return Err(Status::ERR_BAD_PARAM);

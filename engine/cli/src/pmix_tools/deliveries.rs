@@ -20,8 +20,8 @@ pub struct Deliveries {
     /// The registrations, by the engine's numbers.
     registrations: BTreeMap<u32, Registration>,
     streams: BTreeMap<(Proc, Channel, bool), Stream>,
-    /// The number of the registration that only reports the ends of jobs.
-    watch: u32,
+    /// The numbers of the registrations that only report the ends of jobs.
+    watches: BTreeSet<u32>,
     /// The jobs that have ended, until the tool knows.
     ended: BTreeMap<Nspace, Option<i32>>,
 }
@@ -54,9 +54,9 @@ pub struct Passed {
 }
 
 impl Deliveries {
-    /// Begins with the registration that only reports the ends of jobs.
-    pub fn new(watch: u32) -> Deliveries {
-        Deliveries { watch, ..Deliveries::default() }
+    /// Adds a registration that only reports the ends of jobs.
+    pub fn add_watch(&mut self, watch: u32) {
+        self.watches.insert(watch);
     }
 
     pub fn add(&mut self, handler: u32, number: u32, procs: Vec<Proc>) {
@@ -133,7 +133,7 @@ impl Deliveries {
             Delivery::Complete { origin, .. } => self.end(origin, PMIX_IOF_COMPLETE, server),
             Delivery::Gone { origin, .. } => self.end(origin, IOF_GONE, server),
             Delivery::JobEnded { handler, nspace, exit_code, .. } => {
-                if *handler == self.watch {
+                if self.watches.contains(handler) {
                     self.ended.insert(nspace.clone(), *exit_code);
                 } else if let Some(registration) = self.registrations.get_mut(handler) {
                     registration.ended.insert(nspace.clone());

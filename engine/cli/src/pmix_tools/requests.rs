@@ -66,7 +66,7 @@ impl Waiting {
 }
 
 impl Intake {
-    /// Starts the threads. Returns also the queue of requests for output.
+    /// Starts the threads. Returns also the queue of requests for the thread that calls libpmix.
     pub fn start(engine: &Path, waiting: Waiting) -> Result<(Intake, Receiver<ToolRequest>), Failure> {
         let (output, for_output) = unbounded();
         let (other, for_other) = unbounded();
@@ -83,8 +83,8 @@ impl Intake {
         self.waiting.begin();
         let queue = match &request {
             ToolRequest::Push { .. } => &self.stdin,
-            ToolRequest::Query { .. } | ToolRequest::Log { .. } | ToolRequest::Abort { .. } => &self.other,
-            _ => &self.output,
+            ToolRequest::Pull { .. } | ToolRequest::Signal { .. } => &self.output,
+            _ => &self.other,
         };
         // A request that is dropped is refused thereby.
         if queue.send(request).is_err() {
@@ -143,7 +143,7 @@ fn answer(tool: &mut Tool, request: ToolRequest) {
 }
 
 /// Returns the status of a request that failed.
-fn status(error: &RequestError) -> Status {
+pub fn status(error: &RequestError) -> Status {
     match error {
         RequestError::Denied(failure) => failure.status,
         RequestError::Lost(_) => Status::ERR_UNREACH,

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use crossbeam::channel::Receiver;
-use iof_pmix_server::limits::{MAX_PMIX_TOOL_MEMORY, PMIX_TOOL_LINGER};
-use iof_pmix_server::{Carried, Relay, ToolRequest, ToolServer};
-use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
-use iof_proto::{Channels, Nspace, Proc, Status, Value};
+use iof_pmix_server::limits::{MAX_PMIX_PULL_WAIT, MAX_PMIX_TOOL_MEMORY, PMIX_TOOL_LINGER};
+use iof_pmix_server::{Carried, HeldRequest, PullRequest, Relay, ToolRequest, ToolServer};
+use iof_proto::{Answer, Proc, Status};
 use iof_tool::{Pull, Tool};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,8 +21,9 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
 
 use super::deliveries::Deliveries;
+use super::jobs::KnownJobs;
 use super::pace::Pace;
-use super::requests::{Intake, NAME, Waiting};
+use super::requests::{Intake, NAME, Waiting, status};
 use crate::error::Failure;
 
 /// How often to look for the engine's end while its messages are not read.
@@ -49,7 +49,8 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
     setrlimit(Resource::RLIMIT_DATA, MAX_PMIX_TOOL_MEMORY, MAX_PMIX_TOOL_MEMORY).map_err(Failure::running)?;
     let connection = io::stdin().as_fd().try_clone_to_owned().map_err(Failure::running)?;
     let mut tool = Tool::connect(&args.engine, NAME).map_err(Failure::running)?;
-    let deliveries = Deliveries::new(watch_jobs(&mut tool)?);
+    let (mut jobs, mut deliveries) = (KnownJobs::default(), Deliveries::default());
+    jobs.watch(&mut tool, &mut deliveries).map_err(Failure::running)?;
     let (wakeups, waker) = UnixStream::pair().map_err(Failure::running)?;
     for socket in [&wakeups, &waker] {
         socket.set_nonblocking(true).map_err(Failure::running)?;
@@ -69,25 +70,14 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         requests,
         waiting,
         wakeups,
+        jobs,
         ending: None,
+        upcall: None,
         lingers: None,
     };
     // The connection ends the same way, whatever the reason.
     let ended = session.run();
     session.server.end_process(ended.is_err().into())
-}
-
-/// Registers for the ends of the engine's jobs, with a channel on which little is written and from
-/// which nothing is delivered. Returns the number of the registration.
-fn watch_jobs(tool: &mut Tool) -> Result<u32, Failure> {
-    let found = tool.query(&[PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
-    let names = found.iter().filter_map(|found| match &found.value {
-        Value::Text(names) => Some(names.split(',')),
-        _ => None,
-    });
-    let jobs = names.flatten().filter_map(|name| Nspace::new(name).ok()).map(Proc::all).collect();
-    let pull = Pull { backlog: false, ..Pull::new(jobs, Channels::STDDIAG) };
-    tool.pull(&pull).map(|granted| granted.handler).map_err(Failure::running)
 }
 
 /// A tool that is served.
@@ -100,8 +90,11 @@ struct Session {
     requests: Receiver<ToolRequest>,
     waiting: Waiting,
     wakeups: UnixStream,
+    jobs: KnownJobs,
     /// The registration that is being ended.
     ending: Option<u32>,
+    /// Until when libpmix must not be called, because it waits in its upcall for a pull, or will.
+    upcall: Option<Instant>,
     /// Since when the engine is gone and the tool has read nothing, with the bytes that it had.
     lingers: Option<(Instant, u64)>,
 }
@@ -112,10 +105,13 @@ impl Session {
             if self.relay.carry(self.waiting.has_room()) == Carried::Ended {
                 return Ok(());
             }
-            self.take_requests()?;
+            self.take_requests();
             self.pace.update(&self.relay);
-            self.end_pull();
-            let is_busy = self.deliver()?;
+            self.upcall.take_if(|end| *end <= Instant::now());
+            let is_busy = self.upcall.is_none() && {
+                self.serve_held();
+                self.upcall.is_none() && self.deliver()?
+            };
             if self.is_over() {
                 return Ok(());
             }
@@ -125,27 +121,63 @@ impl Session {
         }
     }
 
-    /// Takes the requests for output. A pull that the engine refuses ends the connection, because
-    /// libpmix has granted it.
-    fn take_requests(&mut self) -> Result<(), String> {
+    /// Takes the requests for output and signals.
+    fn take_requests(&mut self) {
         while let Ok(request) = self.requests.try_recv() {
             match request {
-                ToolRequest::Pull { number, procs, channels, directives } => {
-                    let pull = Pull { directives, ..Pull::new(procs.clone(), channels) };
-                    let granted = self.tool.pull(&pull).map_err(|error| error.to_string())?;
-                    self.deliveries.add(granted.handler, number, procs);
+                ToolRequest::Pull { number, pull, reply } => {
+                    self.upcall = None;
+                    let granted = pull.and_then(|pull| self.pull(number, pull));
+                    let is_known = reply.send(granted.err().unwrap_or(Status::SUCCESS));
+                    if let Ok(handler) = granted
+                        && !is_known
+                    {
+                        self.deliveries.remove(handler);
+                        // It fails if the engine has ended.
+                        let _ = self.tool.deregister(handler);
+                    }
+                }
+                ToolRequest::Signal { procs, signal, reply } => {
+                    let sent = signal
+                        .and_then(|signal| self.tool.signal(&procs, signal).map_err(|error| status(&error)));
+                    reply.send(&Answer { status: sent.err().unwrap_or(Status::SUCCESS), found: Vec::new() });
+                    self.jobs.forget_others(&procs, &self.server);
                 }
                 request => request.refuse(Status::ERR_NOT_SUPPORTED),
             }
             self.waiting.end();
         }
-        Ok(())
+    }
+
+    /// Registers for output. Returns the engine's number of the registration.
+    fn pull(&mut self, number: u32, pull: PullRequest) -> Result<u32, Status> {
+        let PullRequest { procs, channels, directives } = pull;
+        let pull = Pull { directives, ..Pull::new(procs.clone(), channels) };
+        let granted = self.tool.pull(&pull).map_err(|error| status(&error))?;
+        self.deliveries.add(granted.handler, number, procs);
+        Ok(granted.handler)
+    }
+
+    /// Prepares for the request that waits in the relay, and lets it pass.
+    fn serve_held(&mut self) {
+        match self.relay.held() {
+            None => {}
+            Some(HeldRequest::EndOfPull(number)) => self.end_pull(number),
+            Some(HeldRequest::Pull) => {
+                self.upcall = Instant::now().checked_add(MAX_PMIX_PULL_WAIT);
+                self.relay.release(false);
+            }
+            Some(HeldRequest::Jobs) => {
+                // Without an engine, libpmix answers from what it knows.
+                let _ = self.jobs.update(&mut self.tool, &self.server, &mut self.deliveries);
+                self.relay.release(false);
+            }
+        }
     }
 
     /// Ends the pull that the tool ends, and lets libpmix know when everything unread was delivered:
     /// libpmix delivers nothing for a pull that has ended.
-    fn end_pull(&mut self) {
-        let Some(number) = self.relay.ending_pull() else { return };
+    fn end_pull(&mut self, number: u32) {
         if let Some(handler) = self.deliveries.registration(number) {
             let is_new = self.ending.replace(handler) != Some(handler);
             // It fails if the engine has ended.
@@ -177,7 +209,8 @@ impl Session {
             self.deliveries.give_up();
         }
         for (nspace, exit_code) in self.deliveries.take_ended() {
-            self.server.job_ended(&Proc::all(nspace), exit_code)?;
+            self.server.job_ended(&Proc::all(nspace.clone()), exit_code)?;
+            self.jobs.ended(&nspace, &self.server);
             self.pace.delivered(0, &self.relay);
         }
         Ok(is_busy)
@@ -202,9 +235,11 @@ impl Session {
     fn wait(&mut self) -> Result<(), String> {
         let linger = self.lingers.map(|(since, _)| PMIX_TOOL_LINGER.saturating_sub(since.elapsed()));
         let engine = if self.pace.has_room() { self.tool.timeout() } else { None };
-        let is_received = self.pace.has_room() && !self.tool.is_done();
+        let is_received = self.upcall.is_none() && self.pace.has_room() && !self.tool.is_done();
         let check = (!is_received).then_some(ENGINE_CHECK);
-        let timeout = [linger, engine, check, self.pace.deadline(&self.relay)].into_iter().flatten().min();
+        let upcall = self.upcall.map(|end| end.saturating_duration_since(Instant::now()));
+        let pace = self.pace.deadline(&self.relay);
+        let timeout = [linger, engine, check, pace, upcall].into_iter().flatten().min();
         let [tool, server] = self.relay.poll_fds(self.waiting.has_room());
         let mut fds = vec![tool, server, PollFd::new(self.wakeups.as_fd(), PollFlags::POLLIN)];
         if is_received {

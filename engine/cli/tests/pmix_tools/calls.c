@@ -54,6 +54,13 @@ static pmix_status_t construct_group(bool context) {
     return PMIx_Group_construct("group", &ranks, 1, &info, context, &results, &count);
 }
 
+static pmix_status_t control(const char *key, const void *value, pmix_data_type_t type) {
+    pmix_info_t info, *results = NULL;
+    size_t count = 0;
+    PMIX_INFO_LOAD(&info, key, value, type);
+    return PMIx_Job_control(&ranks, 1, &info, 1, &results, &count);
+}
+
 static pmix_status_t monitor(void) {
     pmix_info_t info, directive, *results = NULL;
     size_t count = 0;
@@ -71,7 +78,7 @@ static pmix_status_t call(const char *name) {
     size_t count = 0;
     char *keys[] = {"key", NULL};
     uint64_t nodes = 1;
-    int number = 7;
+    int number = 7, signal = 10;
 #define IS(other) (strcmp(name, other) == 0)
     if (IS("log-stdout")) return logged(PMIX_LOG_STDOUT, false);
     if (IS("log-stderr")) return logged(PMIX_LOG_STDERR, true);
@@ -97,9 +104,17 @@ static pmix_status_t call(const char *name) {
     if (IS("spawn")) return spawn();
     if (IS("connect")) return PMIx_Connect(&ranks, 1, NULL, 0);
     if (IS("disconnect")) return PMIx_Disconnect(&ranks, 1, NULL, 0);
-    if (IS("job-control")) {
-        PMIX_INFO_LOAD(&info, PMIX_JOB_CTRL_TERMINATE, &yes, PMIX_BOOL);
-        return PMIx_Job_control(&ranks, 1, &info, 1, &results, &count);
+    if (IS("terminate")) return control(PMIX_JOB_CTRL_TERMINATE, &yes, PMIX_BOOL);
+    if (IS("signal")) return control(PMIX_JOB_CTRL_SIGNAL, &signal, PMIX_INT);
+    if (IS("checkpoint")) return control(PMIX_JOB_CTRL_CHECKPOINT, "id", PMIX_STRING);
+    if (IS("cleanup")) return control(PMIX_REGISTER_CLEANUP, "/nonexistent/file", PMIX_STRING);
+    if (IS("terminate-none")) {
+        PMIX_LOAD_PROCID(&ranks, "none", PMIX_RANK_WILDCARD);
+        return control(PMIX_JOB_CTRL_TERMINATE, &yes, PMIX_BOOL);
+    }
+    if (IS("get-none")) {
+        PMIX_LOAD_PROCID(&ranks, "none", 0);
+        return PMIx_Get(&ranks, "key", NULL, 0, &value);
     }
     if (IS("monitor")) return monitor();
     if (IS("allocate")) {

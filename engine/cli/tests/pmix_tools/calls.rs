@@ -17,8 +17,7 @@ const NOT_SUPPORTED: i32 = -47;
 static CALLS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("calls"));
 
 /// Functions that are refused to ranks and to tools.
-const REFUSED: [&str; 8] =
-    ["publish", "lookup", "unpublish", "spawn", "job-control", "allocate", "credential", "validate"];
+const REFUSED: [&str; 7] = ["publish", "lookup", "unpublish", "spawn", "allocate", "credential", "validate"];
 
 fn calls() -> &'static Path {
     CALLS.as_deref().unwrap()
@@ -41,7 +40,7 @@ fn names(lines: &[String]) -> impl Iterator<Item = &str> {
 #[test]
 fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
     for_each_place(|place| {
-        let own = ["log-stdout", "log-stderr", "log-unknown", "log-number", "query"];
+        let own = ["log-stdout", "log-stderr", "log-unknown", "log-number", "query", "terminate"];
         let groups = ["group", "group-context"];
         let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(groups));
         expected.extend(with(SUCCESS, ["connect", "disconnect", "fence", "get"]));
@@ -65,17 +64,35 @@ fn functions_that_tools_do_not_have_are_refused() {
     for_each_place(|place| {
         let mut gate = place.site.gate("gate");
         let run = place.run(&["-n", "2"], &format!(": < {}", gate.path()));
-        let own = ["group", "group-context", "connect", "disconnect", "monitor", "fence", "fence-own"];
-        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own));
-        expected.extend(with(NOT_FOUND, ["get"]));
-        expected.extend(with(SUCCESS, ["query", "query-signed", "log-stderr"]));
+        // A fence of ranks, which the tool is not one of, and what libpmix itself would accept.
+        let own = ["group", "group-context", "connect", "disconnect", "monitor", "fence", "cleanup"];
+        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(["checkpoint"]));
+        expected.extend(with(SUCCESS, ["query", "query-signed", "log-stderr", "fence-own", "get"]));
         // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).
         expected.extend(with(-27, ["log-number"]));
+        // About a job that does not exist. Its name in a request must not let the next one wait.
+        expected.extend(with(NOT_FOUND, ["terminate-none", "get-none"]));
         let done = tool(place, &expected).finish();
         assert_eq!(done.text().lines().collect::<Vec<_>>(), expected, "{done:?}");
         assert_eq!(done.code, 0, "{done:?}");
         gate.open();
         assert_eq!(run.finish().code, 0);
+    });
+}
+
+#[test]
+fn a_tool_signals_the_processes_of_a_job_and_terminates_them() {
+    for_each_place(|place| {
+        let script = "trap 'echo signal' USR1; trap 'exit 9' TERM; echo; while :; do sleep 0.1; done";
+        let run = place.run(&["-n", "2"], script);
+        for (name, bytes) in [("signal", 1), ("terminate", "\nsignal\n".len())] {
+            for rank in 0..2 {
+                place.site.wait_for_bytes(rank, "stdout", bytes as u64);
+            }
+            let done = tool(place, &with(SUCCESS, [name])).finish();
+            assert_eq!(done.text(), format!("{name} 0\n"), "{done:?}");
+        }
+        assert_eq!(run.finish().code, 9);
     });
 }
 

@@ -13,23 +13,26 @@ use iof_testing::process::Process;
 /// The command that serves tools.
 pub const IOF: &str = env!("CARGO_BIN_EXE_iof");
 
-/// The embedder in C, linked with the C library.
-static C_EMBEDDER: LazyLock<PathBuf> = LazyLock::new(|| {
+/// The embedder in C.
+static C_EMBEDDER: LazyLock<PathBuf> = LazyLock::new(|| compile_embedder("embedder"));
+
+/// Compiles a program of this directory that is linked with the C library.
+pub fn compile_embedder(name: &str) -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let embedder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmix-embedder");
+    let embedder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pmix-{name}"));
     // Another run of the tests may execute the last one.
     let linked = embedder.with_extension(std::process::id().to_string());
     // Beside the tests.
     let library = env::current_exe().unwrap().with_file_name("libiof_c.a");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu17", "-Wall", "-Wextra", "-Werror", "-pthread", "-s", "-o"]).arg(&linked);
-    compiler.arg(manifest.join("tests/pmix_tools/embedder.c")).arg(library);
+    compiler.arg(manifest.join(format!("tests/pmix_tools/{name}.c"))).arg(library);
     compiler.arg("-I").arg(manifest.join("../c/include")).args(["-lm", "-ldl"]);
     let output = compiler.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::rename(linked, &embedder).unwrap();
     embedder
-});
+}
 
 /// Returns the programs that embed the engine, with their numbers.
 pub fn embedders() -> impl Iterator<Item = (usize, PathBuf)> {

@@ -7,6 +7,7 @@
 
 mod calls;
 mod embedders;
+mod facts;
 mod isolation;
 
 use std::ffi::OsStr;
@@ -276,6 +277,22 @@ fn total(text: &str) -> u64 {
 fn number_after(text: &str, word: &str) -> u64 {
     let rest = text.split_once(word).unwrap_or_else(|| panic!("no {word}: {text}")).1;
     rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_pull_that_the_engine_refuses_fails_and_the_tool_stays_attached() {
+    for_each_place(|place| {
+        let mut gate = place.site.gate("gate");
+        let run = place.run(&[], &format!("echo out; : < {}", gate.path()));
+        let mut tool = place.tool(["pulls", "demo", "7", "0"]);
+        let mut output = BufReader::new(tool.stdout());
+        let text = read_until(&mut output, "pulled");
+        // `PMIX_ERR_NOT_FOUND`.
+        assert!(text.contains("refused -46\n"), "{text}");
+        gate.open();
+        assert_eq!(sorted(&read_rest(&mut output)).last(), Some(&"ended 0"));
+        assert_eq!((tool.wait(), run.finish().code), (0, 0));
+    });
 }
 
 #[test]

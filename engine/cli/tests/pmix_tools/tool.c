@@ -6,6 +6,7 @@
  * tool ... pull JOB RANK|all CHANNELS MODE  until the job's end; CHANNELS is a sum of 2, 4 and 8
  *      print: the output; count: bytes, losses and ends of streams; sum: checks numbered lines
  *      stall: receives nothing after the first bytes, until a line on stdin
+ * tool ... pulls JOB RANK RANK              pulls both, the first of which is refused, until the job's end
  * tool ... print JOB                        libpmix itself writes the output
  * tool ... stop JOB                         pulls, deregisters after the first bytes, and pulls again
  * tool ... held JOB                          pulls stdout and stderr with a buffer that they do not fill,
@@ -277,6 +278,13 @@ int main(int argc, char **argv) {
         stalls = strcmp(argv[6], "stall") == 0;
         register_events();
         pull(job, argv[4], atoi(argv[5]), on_output);
+        report();
+    } else if (strcmp(action, "pulls") == 0) {
+        pmix_proc_t proc;
+        register_events();
+        PMIX_LOAD_PROCID(&proc, job, (pmix_rank_t) atoi(argv[4]));
+        printf("refused %d\n", PMIx_IOF_pull(&proc, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL, on_output, NULL, NULL));
+        pull(job, argv[5], PMIX_FWD_STDOUT_CHANNEL, on_output);
         report();
     } else if (strcmp(action, "print") == 0) {
         register_events();

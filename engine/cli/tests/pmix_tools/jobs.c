@@ -1,0 +1,58 @@
+/* Embeds the engine, and runs a job named demo until the end of its stdin.
+ *
+ *     jobs IOF
+ *
+ * A line on its stdin begins another job, named late, with two ranks. The next one ends it.
+ */
+#include <iof.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void check(iof_status_t status, const char *what) {
+    if (status < 0) {
+        fprintf(stderr, "%s: %s %s\n", what, iof_Error_string(status), iof_last_error());
+        exit(3);
+    }
+}
+
+static void spawn(const char *name, const char *iof) {
+    char *command[] = {"sleep", "60", NULL};
+    iof_app_t app = {.cmd = "sleep", .argv = command, .maxprocs = 2};
+    iof_info_t infos[3];
+    iof_Info_load(&infos[0], IOF_NSPACE, name, IOF_STRING);
+    iof_Info_load(&infos[1], IOF_MPI, "pmix", IOF_STRING);
+    iof_Info_load(&infos[2], IOF_PMIX_TOOLS, iof, IOF_STRING);
+    check(iof_server_spawn(infos, 3, &app, 1, NULL), "spawn");
+    for (int n = 0; n < 3; n++) {
+        iof_Value_destruct(&infos[n].value);
+    }
+}
+
+static void end(const char *name) {
+    int code;
+    check(iof_server_signal(name, SIGKILL), "signal");
+    check(iof_server_wait(name, &code), "wait");
+}
+
+int main(int argc, char **argv) {
+    char line[16];
+    if (argc < 2) {
+        fprintf(stderr, "usage: jobs IOF\n");
+        return 2;
+    }
+    check(iof_server_init(NULL, NULL, 0), "init");
+    spawn("demo", argv[1]);
+    for (int late = 1; fgets(line, sizeof line, stdin) != NULL; late = !late) {
+        if (late) {
+            spawn("late", argv[1]);
+        } else {
+            end("late");
+        }
+        printf("done\n");
+        fflush(stdout);
+    }
+    end("demo");
+    check(iof_server_finalize(), "finalize");
+    return 0;
+}
