@@ -551,6 +551,19 @@
 // job.
 #define IOF_JOB_SIZE "pmix.job.size"
 
+// Query (uint32): the number of processes that the engine knows, of the jobs that the qualifiers
+// name, or of all jobs.
+#define IOF_UNIV_SIZE "pmix.univ.size"
+
+// Query (uint32): the number of process sets, which is 0: the engine defines none.
+#define IOF_QUERY_NUM_PSETS "pmix.qry.psetnum"
+
+// Query (string): the names of process sets, separated by commas. The engine defines none.
+#define IOF_QUERY_PSET_NAMES "pmix.qry.psets"
+
+// Query (string): the names of process groups, separated by commas. The engine has none.
+#define IOF_QUERY_GROUP_NAMES "pmix.qry.pgrp"
+
 // Query (string): the attributes with which tools spawn processes, separated by commas. The engine
 // has none; the launcher may add some (IOF_HOST_QUERIES).
 #define IOF_QUERY_SPAWN_SUPPORT "pmix.qry.spawn"
@@ -592,8 +605,8 @@
 // May be repeated. The engine knows its own node; the launcher may know others.
 #define IOF_HOSTNAME "pmix.hname"
 
-// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. Answered by
-// the launcher.
+// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. The engine's
+// node is 0 while it knows no other; otherwise the launcher answers.
 #define IOF_NODEID "pmix.nodeid"
 
 // Data of a log request (string): the message, for the stdout of its source. Tools receive it with

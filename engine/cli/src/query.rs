@@ -34,7 +34,8 @@ const SHORT_NAMES: [(&str, &str); 3] = [
     after_help = "Keys: namespaces (the names of the running jobs), procs (the process table), stats (counters and readers of \
                   each stream); or a PMIx attribute: NAMESPACES, JOB_STATUS, NAMESPACE_INFO, PROC_TABLE, \
                   LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, SPAWN_SUPPORT, DEBUG_SUPPORT, ATTRIBUTE_SUPPORT, \
-                  PMIX_LOCAL_PROCS, PMIX_LOCAL_PEERS, PMIX_JOB_SIZE. PMIX_QUERY_ may precede \
+                  NUM_PSETS, PSET_NAMES, GROUP_NAMES, \
+                  PMIX_LOCAL_PROCS, PMIX_LOCAL_PEERS, PMIX_JOB_SIZE, PMIX_UNIV_SIZE. PMIX_QUERY_ may precede \
                   the name of an attribute. The attribute's string, such as pmix.qry.jst, is accepted, too. The \
                   launcher that embeds the engine may support further keys.\n\n\
                   Columns of stats, in bytes: PRODUCED, read from the rank; CACHED, in the cache; DROPPED, dropped \

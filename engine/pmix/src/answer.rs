@@ -9,8 +9,8 @@ use iof_proto::attribute::library::{
 };
 use iof_proto::directive::key::PMIX_IOF_COMPLETE;
 use iof_proto::query::key::{
-    IOF_QUERY_STATS, PMIX_JOB_SIZE, PMIX_LOCAL_PROCS, PMIX_NSPACE, PMIX_PROCID, PMIX_QUERY_JOB_STATUS,
-    PMIX_QUERY_NAMESPACE_INFO,
+    IOF_QUERY_STATS, PMIX_JOB_SIZE, PMIX_LOCAL_PROCS, PMIX_NSPACE, PMIX_PROCID, PMIX_QUERY_GROUP_NAMES,
+    PMIX_QUERY_JOB_STATUS, PMIX_QUERY_NAMESPACE_INFO, PMIX_QUERY_NUM_PSETS,
 };
 use iof_proto::{Answer, Attributes, Channels, Found, InfoValue, JobInfo, Proc, ProcInfo, StreamStats};
 
@@ -40,6 +40,9 @@ pub(crate) fn from_infos(infos: &[iof_proto::Info]) -> Vec<Info> {
 
 fn found(key: &str, value: &iof_proto::Value) -> Value {
     match value {
+        iof_proto::Value::Text(names) if key == PMIX_QUERY_GROUP_NAMES => {
+            Value::Texts(names.split(',').filter(|name| !name.is_empty()).map(c_string).collect())
+        }
         iof_proto::Value::Text(text) => Value::Text(c_string(text)),
         iof_proto::Value::Status(status) => Value::Status(status.0),
         iof_proto::Value::Procs(all) if key == PMIX_LOCAL_PROCS => {
@@ -56,6 +59,11 @@ fn found(key: &str, value: &iof_proto::Value) -> Value {
         iof_proto::Value::Attributes(all) => Value::Infos(all.iter().map(attributes).collect()),
         // A value of another type.
         iof_proto::Value::Infos(all) => match &from_infos(all)[..] {
+            [Info { key: only, value: Value::Uint32(number) }]
+                if only == key && key == PMIX_QUERY_NUM_PSETS =>
+            {
+                Value::Size(*number as usize)
+            }
             [only] if only.key == key => only.value.clone(),
             all => Value::Infos(all.to_vec()),
         },

@@ -26,6 +26,8 @@ pub(crate) enum Value {
     Rank(u32),
     Channel(u16),
     Text(CString),
+    Texts(Vec<CString>),
+    Size(usize),
     /// A list of nodes, or of the ranks on each.
     Regex(CString),
     Proc(Box<types::RawProc>),
@@ -108,6 +110,7 @@ struct Form {
 /// The elements of an array.
 enum Elements {
     Infos(Form),
+    Texts(Vec<*mut c_char>),
     Procs(Vec<types::RawProc>),
     Processes(Vec<RawProcInfo>),
     Attributes(Vec<RegAttr>, #[allow(dead_code, reason = "the attributes point to it")] Vec<Lines>),
@@ -149,6 +152,10 @@ impl Form {
                 data.uint64 = *number;
                 kind::PMIX_UINT64
             }
+            Value::Size(number) => {
+                data.uint64 = *number as u64;
+                kind::PMIX_SIZE
+            }
             Value::Int(number) => {
                 data.int32 = *number;
                 kind::PMIX_INT
@@ -179,6 +186,10 @@ impl Form {
                 kind::PMIX_PROC
             }
             Value::Infos(infos) => self.array(&mut data, Elements::Infos(Form::new(infos))),
+            Value::Texts(texts) => {
+                let texts = texts.iter().map(|text| text.as_ptr().cast_mut()).collect();
+                self.array(&mut data, Elements::Texts(texts))
+            }
             Value::Procs(procs) => self.array(&mut data, Elements::Procs(procs.clone())),
             Value::Processes(processes) => {
                 let processes = processes.iter().map(process).collect();
@@ -196,6 +207,7 @@ impl Form {
     fn array(&mut self, data: &mut types::Data, mut elements: Elements) -> u16 {
         let (kind, array, size) = match &mut elements {
             Elements::Infos(form) => (kind::PMIX_INFO, form.infos.as_mut_ptr().cast(), form.infos.len()),
+            Elements::Texts(all) => (kind::PMIX_STRING, all.as_mut_ptr().cast(), all.len()),
             Elements::Procs(all) => (kind::PMIX_PROC, all.as_mut_ptr().cast(), all.len()),
             Elements::Processes(all) => (kind::PMIX_PROC_INFO, all.as_mut_ptr().cast(), all.len()),
             Elements::Attributes(all, _) => (kind::PMIX_REGATTR, all.as_mut_ptr().cast(), all.len()),

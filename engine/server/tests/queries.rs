@@ -251,6 +251,24 @@ fn local_processes_are_those_of_this_node_or_of_the_nodes_that_the_host_knows() 
 }
 
 #[test]
+fn the_engines_node_has_number_0_and_all_processes_until_others_are_known() {
+    let fixture = fixture();
+    run(&fixture.engine, &spec([shell(":").ranks(2)]));
+    let node = |number: u32| vec![Info::required(key::PMIX_NODEID, number)];
+    let size = |qualifiers| value(&fixture.engine, query_for(key::PMIX_UNIV_SIZE, qualifiers));
+    let found = |size: u32| Value::Infos(vec![Info::new(key::PMIX_UNIV_SIZE, size)]);
+    assert_eq!(size(node(0)), found(2));
+    let peers = |number| query_for(key::PMIX_LOCAL_PEERS, node(number));
+    assert_eq!(value(&fixture.engine, peers(0)), text("0,1"));
+    let is_asked = |query: Query| fixture.ask(vec![query.clone()], drop).0 == [query];
+    assert!(is_asked(peers(1)));
+    let far = Proc::new(Nspace::new("far").unwrap(), Rank(7));
+    fixture.engine.deliver(&far, Channel::Stdout, b"far".to_vec(), &[], || {}).unwrap();
+    assert!(is_asked(peers(0)));
+    assert_eq!(size(Vec::new()), found(3));
+}
+
+#[test]
 fn several_queries_are_answered_together_with_their_indices() {
     let engine = iof_testing::engine::engine();
     run(&engine, &spec([shell(":")]));

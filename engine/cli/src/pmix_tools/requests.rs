@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_pmix_server::ToolRequest;
 use iof_pmix_server::limits::MAX_PMIX_TOOL_REQUESTS;
+use iof_proto::attribute::library::PMIX_SERVER_URI;
 use iof_proto::directive::key::{PMIX_IOF_COMPLETE, PMIX_IOF_PUSH_STDIN};
-use iof_proto::{Info, Status};
+use iof_proto::{Answer, Found, Info, Query, Status, Value};
 use iof_tool::{Push, PushError, RequestError, Tool};
 use nix::libc::SIGKILL;
 
@@ -67,13 +68,18 @@ impl Waiting {
 
 impl Intake {
     /// Starts the threads. Returns also the queue of requests for the thread that calls libpmix.
-    pub fn start(engine: &Path, waiting: Waiting) -> Result<(Intake, Receiver<ToolRequest>), Failure> {
+    /// `uri` is the address of the tool's server.
+    pub fn start(
+        engine: &Path,
+        uri: &str,
+        waiting: Waiting,
+    ) -> Result<(Intake, Receiver<ToolRequest>), Failure> {
         let (output, for_output) = unbounded();
         let (other, for_other) = unbounded();
         let (stdin, for_stdin) = unbounded();
         for (name, queue) in [("iof-pmix-query", for_other), ("iof-pmix-stdin", for_stdin)] {
-            let (engine, waiting) = (engine.to_owned(), waiting.clone());
-            start_thread(name, move || serve(&engine, &queue, &waiting))?;
+            let (engine, uri, waiting) = (engine.to_owned(), uri.to_owned(), waiting.clone());
+            start_thread(name, move || serve(&engine, &uri, &queue, &waiting))?;
         }
         Ok((Intake { output, other, stdin, waiting }, for_output))
     }
@@ -95,14 +101,14 @@ impl Intake {
 }
 
 /// Serves requests one after the other.
-fn serve(engine: &Path, queue: &Receiver<ToolRequest>, waiting: &Waiting) {
+fn serve(engine: &Path, uri: &str, queue: &Receiver<ToolRequest>, waiting: &Waiting) {
     let mut tool = None;
     for request in queue {
         if tool.is_none() {
             tool = Tool::connect(engine, NAME).ok();
         }
         match &mut tool {
-            Some(tool) => answer(tool, request),
+            Some(tool) => answer(tool, request, uri),
             None => request.refuse(Status::ERR_UNREACH),
         }
         tool = tool.filter(|tool| !tool.is_gone());
@@ -110,9 +116,9 @@ fn serve(engine: &Path, queue: &Receiver<ToolRequest>, waiting: &Waiting) {
     }
 }
 
-fn answer(tool: &mut Tool, request: ToolRequest) {
+fn answer(tool: &mut Tool, request: ToolRequest, uri: &str) {
     match request {
-        ToolRequest::Query { queries, reply } => match tool.queries(queries) {
+        ToolRequest::Query { queries, reply } => match query(tool, queries, uri) {
             Ok(answer) => reply.send(&answer),
             Err(error) => reply.refuse(status(&error)),
         },
@@ -140,6 +146,34 @@ fn answer(tool: &mut Tool, request: ToolRequest) {
         }
         request => request.refuse(Status::ERR_NOT_SUPPORTED),
     }
+}
+
+/// Answers queries. Only this process knows the address of the tool's server.
+fn query(tool: &mut Tool, mut queries: Vec<Query>, uri: &str) -> Result<Answer, RequestError> {
+    let mut found = Vec::new();
+    for (query, asked) in (0u32..).zip(&mut queries) {
+        if asked.keys.iter().any(|key| key == PMIX_SERVER_URI) {
+            asked.keys.retain(|key| key != PMIX_SERVER_URI);
+            found.push(Found { query, key: PMIX_SERVER_URI.into(), value: Value::Text(uri.into()) });
+        }
+    }
+    if found.is_empty() {
+        return tool.queries(queries);
+    }
+    if queries.iter().all(|query| query.keys.is_empty()) {
+        return Ok(Answer { status: Status::SUCCESS, found });
+    }
+    let status = match tool.queries(queries) {
+        Ok(answer) => {
+            found.extend(answer.found);
+            answer.status
+        }
+        Err(RequestError::Denied(failure)) if failure.status == Status::ERR_NOT_FOUND => {
+            Status::ERR_PARTIAL_SUCCESS
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Answer { status, found })
 }
 
 /// Returns the status of a request that failed.

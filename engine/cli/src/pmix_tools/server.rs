@@ -56,10 +56,13 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         socket.set_nonblocking(true).map_err(Failure::running)?;
     }
     let waiting = Waiting::new(waker);
-    let (intake, requests) = Intake::start(&args.engine, waiting.clone())?;
+    let connection = TcpStream::from(connection);
+    let address = connection.local_addr().map_err(Failure::running)?;
+    let uri = format!("{}.0;tcp4://{address}", args.nspace);
+    let (intake, requests) = Intake::start(&args.engine, &uri, waiting.clone())?;
     let server = ToolServer::start(&args.library, &args.nspace, move |request| intake.receive(request));
     let server = server.map_err(Failure::running)?;
-    let relay = Relay::connect(TcpStream::from(connection), server.address()).map_err(Failure::running)?;
+    let relay = Relay::connect(connection, server.address()).map_err(Failure::running)?;
     server.serve_only(relay.server_side().map_err(Failure::running)?);
     let mut session = Session {
         server,

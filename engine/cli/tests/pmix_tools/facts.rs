@@ -52,6 +52,18 @@ fn tools_find_the_keys_of_jobs_and_ranks_and_resolve_nodes_and_peers() {
             let own = ["pmix.ppid/1", "pmix.hname/1", "pmix.univ.size"];
             assert_eq!(answers(place, &own), [&pid, &host, "2"]);
         }
+        let file = place.rendezvous_file().unwrap();
+        let queries = [
+            ("query:pmix.srvr.uri", file.lines().next().unwrap()),
+            ("query:pmix.univ.size", "2"),
+            ("query:pmix.qry.psetnum", "0"),
+            ("query:pmix.qry.psets", ""),
+            // Arrays of texts and of processes.
+            ("query:pmix.qry.pgrp", "0 of type 3"),
+            ("query:pmix.lprocs:0", "2 of type 22"),
+            ("query:pmix.lpeers:0", "0,1"),
+        ];
+        assert_eq!(answers(place, &queries.map(|(question, _)| question)), queries.map(|(_, answer)| answer));
         gate.open();
         assert_eq!(run.finish().code, 0);
     });

@@ -36,8 +36,8 @@ pub(crate) struct Scope {
     ranks: BTreeSet<Rank>,
     procs: BTreeSet<Proc>,
     hosts: BTreeSet<String>,
-    /// Whether a node is named by its number, which only the host knows.
-    numbered_node: bool,
+    /// The numbers of named nodes.
+    nodes: BTreeSet<u32>,
 }
 
 impl Scope {
@@ -67,8 +67,7 @@ impl Scope {
                     scope.hosts.insert(given.text()?.to_owned());
                 }
                 key::PMIX_NODEID => {
-                    given.number::<u32>()?;
-                    scope.numbered_node = true;
+                    scope.nodes.insert(given.number()?);
                 }
                 _ => return Err(given.unread().into()),
             }
@@ -88,6 +87,17 @@ impl Scope {
 
     fn is_all(&self) -> bool {
         self.nspaces.is_empty() && self.ranks.is_empty() && self.procs.is_empty() && self.hosts.is_empty()
+    }
+
+    /// Returns whether only the host knows a named node: the engine knows the number of its own, if
+    /// all processes are there.
+    fn has_unknown_node(&self, state: &Core) -> bool {
+        let is_elsewhere = |job: &JobState| {
+            job.delivered_ranks().into_iter().next().is_some()
+                || job.ranks().any(|(_, rank)| rank.node().is_some())
+        };
+        self.nodes.iter().any(|number| *number > 0)
+            || !self.nodes.is_empty() && state.jobs.iter().any(|(_, job)| is_elsewhere(job))
     }
 
     fn has_host(&self, host: &str) -> bool {
@@ -135,7 +145,7 @@ impl Scope {
 /// # Errors
 /// Fails if the key can be answered only for one job and the scope names several.
 pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Value>, Failure> {
-    if scope.numbered_node || !scope.is_all() && scope.jobs(state).next().is_none() {
+    if scope.has_unknown_node(state) || !scope.is_all() && scope.jobs(state).next().is_none() {
         return Ok(None);
     }
     Ok(match key {
@@ -146,6 +156,15 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
             let size = one_job(state, key, scope)?.map(JobState::size);
             size.map(|size| Value::Infos(vec![Info::new(key, size)]))
         }
+        // Numbers of the host replace those of the engine.
+        key::PMIX_UNIV_SIZE | key::PMIX_QUERY_NUM_PSETS if state.settings.host_queries.contains(key) => None,
+        key::PMIX_UNIV_SIZE => {
+            let size = scope.jobs(state).fold(0u32, |sum, (_, job)| sum.saturating_add(job.size()));
+            Some(Value::Infos(vec![Info::new(key, size)]))
+        }
+        // The engine has neither sets nor groups of processes.
+        key::PMIX_QUERY_NUM_PSETS => Some(Value::Infos(vec![Info::new(key, 0u32)])),
+        key::PMIX_QUERY_PSET_NAMES | key::PMIX_QUERY_GROUP_NAMES => Some(Value::Text(String::new())),
         key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
         key::PMIX_QUERY_PROC_TABLE => scope.unless_none(procs(state, scope, true), Value::Procs),
         key::PMIX_QUERY_LOCAL_PROC_TABLE | key::PMIX_LOCAL_PROCS => {

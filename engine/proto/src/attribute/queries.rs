@@ -55,6 +55,23 @@ attributes! {
     /// job that the engine knows. A query concerns the job that the qualifier IOF_NSPACE names, or
     /// the only job.
     PMIX_JOB_SIZE = "pmix.job.size": Number, at Query Answer;
+    /// The number of processes of the jobs that the qualifiers name, or of all.
+    ///
+    /// Query (uint32): the number of processes that the engine knows, of the jobs that the
+    /// qualifiers name, or of all jobs.
+    PMIX_UNIV_SIZE = "pmix.univ.size": Number, at Query;
+    /// The number of process sets. The engine defines none; the host may.
+    ///
+    /// Query (uint32): the number of process sets, which is 0: the engine defines none.
+    PMIX_QUERY_NUM_PSETS = "pmix.qry.psetnum": Number, at Query;
+    /// The names of process sets, separated by commas. The engine defines none; the host may.
+    ///
+    /// Query (string): the names of process sets, separated by commas. The engine defines none.
+    PMIX_QUERY_PSET_NAMES = "pmix.qry.psets": Text, at Query;
+    /// The names of process groups, separated by commas. The engine has none.
+    ///
+    /// Query (string): the names of process groups, separated by commas. The engine has none.
+    PMIX_QUERY_GROUP_NAMES = "pmix.qry.pgrp": Text, at Query;
     /// The attributes with which tools spawn processes, separated by commas: none of the engine.
     ///
     /// Query (string): the attributes with which tools spawn processes, separated by commas. The
@@ -108,9 +125,10 @@ attributes! {
     /// Qualifier of a query (string): restricts the answer to the processes of the node with this
     /// name. May be repeated. The engine knows its own node; the launcher may know others.
     PMIX_HOSTNAME = "pmix.hname": Text, at Qualifier;
-    /// The node of the processes, by its number, which only the host knows.
+    /// The node of the processes, by its number. The engine's node is 0 while it knows no other
+    /// node; otherwise only the host knows numbers.
     ///
-    /// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. Answered
-    /// by the launcher.
+    /// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. The
+    /// engine's node is 0 while it knows no other; otherwise the launcher answers.
     PMIX_NODEID = "pmix.nodeid": Number from 0 to 4294967295, at Qualifier;
 }
