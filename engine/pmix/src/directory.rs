@@ -76,12 +76,7 @@ impl PrivateDirectory {
     /// Writes a new file that only this user can read. Leaves none on an error.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), StartError> {
         let path = self.path.join(name);
-        let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let written = create().and_then(|mut file| {
-            let written = file.write_all(text.as_bytes());
-            written.inspect_err(|_| self.remove_file(name))
-        });
-        written.map_err(|source| StartError::Directory { path, source })
+        write_new(&path, text).map_err(|source| StartError::Directory { path, source })
     }
 
     /// Removes a file, if it exists.
@@ -99,6 +94,12 @@ impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         remove(&self.path);
     }
+}
+
+/// Writes a new file that only this user can read. Leaves none on an error.
+pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 fn remove(path: &Path) {

@@ -47,6 +47,9 @@ pub struct ToolService {
     pub engine: PathBuf,
     /// The PMIx library.
     pub library: PathBuf,
+    /// The directory in which tools look for the server of the system, if the engine is that of all
+    /// users of the node.
+    pub system: Option<PathBuf>,
     /// The version of the library, as [`PmixServer::version`](crate::PmixServer::version) returns
     /// it.
     pub version: String,
@@ -77,8 +80,11 @@ impl ToolListener {
         let address = socket.local_addr().map_err(StartError::Listen)?;
         let pid = std::process::id();
         let nspace = format!("iof-{pid}");
-        let files = RendezvousFiles::create(&nspace, address, &service.version)?;
+        let mut files = RendezvousFiles::create(&nspace, address, &service.version)?;
         [&pid.to_string(), &nspace].into_iter().try_for_each(|name| files.add(name))?;
+        if let Some(Err(error)) = service.system.as_deref().map(|directory| files.add_system(directory)) {
+            tracing::warn!(%error, "tools of PMIx cannot find the engine as the server of the system");
+        }
         let socket = Arc::new(socket);
         let diag = SockDiag::open().map_err(StartError::Listen)?;
         let acceptor = Acceptor { service, nspace, directory: files.directory().to_owned(), diag };
@@ -301,7 +307,8 @@ mod tests {
             let mut shell = Command::new("sh");
             assert!(shell.args(["-c", write]).arg(&program).arg(script).status().unwrap().success());
             let (engine, library) = ("engine".into(), "library".into());
-            let service = ToolService { program, engine, library, version: "OpenPMIx 4.2.2 (x)".into() };
+            let service =
+                ToolService { program, engine, library, system: None, version: "OpenPMIx 4.2.2 (x)".into() };
             Served { directory, listener: ToolListener::start(service).unwrap() }
         }
 

@@ -1,10 +1,17 @@
 //! The files by which PMIx tools find a server.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::directory::PrivateDirectory;
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::{Pid, geteuid};
+
+use crate::directory::{PrivateDirectory, write_new};
 use crate::error::StartError;
 
 /// The files by which PMIx tools find a server, each under a name. They are removed when this is
@@ -12,6 +19,8 @@ use crate::error::StartError;
 #[derive(Debug)]
 pub(crate) struct RendezvousFiles {
     directory: PrivateDirectory,
+    /// The files by which tools find it as the server of the system.
+    system: Vec<PathBuf>,
     /// The content of each.
     text: String,
 }
@@ -32,7 +41,7 @@ impl RendezvousFiles {
         let family = if address.is_ipv4() { "tcp4" } else { "tcp6" };
         // libpmix reads the first two lines.
         let text = format!("{nspace}.0;{family}://{address}\n{version}\n{pid}\n{uid}:{gid}\n{since}\n");
-        Ok(RendezvousFiles { directory, text })
+        Ok(RendezvousFiles { directory, system: Vec::new(), text })
     }
 
     /// Lets tools find the server under a name, which it has not yet. Leaves no file on an error.
@@ -52,6 +61,26 @@ impl RendezvousFiles {
         Ok(())
     }
 
+    /// Lets tools find the server as that of the system (`PMIX_CONNECT_TO_SYSTEM`), for which they
+    /// look in this directory. Replaces files of processes of this user that have ended.
+    pub(crate) fn add_system(&mut self, directory: &Path) -> Result<(), StartError> {
+        for host in host_names() {
+            let path = directory.join(format!("pmix.sys.{host}"));
+            let written = write_new(&path, &self.text).or_else(|error| {
+                if error.kind() != ErrorKind::AlreadyExists || !is_stale(&path)? {
+                    return Err(error);
+                }
+                fs::remove_file(&path)?;
+                write_new(&path, &self.text)
+            });
+            if let Err(source) = written {
+                return Err(StartError::Directory { path, source });
+            }
+            self.system.push(path);
+        }
+        Ok(())
+    }
+
     /// Removes a name.
     pub(crate) fn remove(&self, name: &str) {
         files_of(name).for_each(|file| self.directory.remove_file(&file));
@@ -61,6 +90,24 @@ impl RendezvousFiles {
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
+}
+
+impl Drop for RendezvousFiles {
+    fn drop(&mut self) {
+        // Another server may have replaced it.
+        let is_own = |path: &&PathBuf| fs::read_to_string(path).is_ok_and(|text| text == self.text);
+        self.system.iter().filter(is_own).for_each(|path| drop(fs::remove_file(path)));
+    }
+}
+
+/// Returns whether a file belongs to this user, and the process that it names has ended.
+fn is_stale(path: &Path) -> io::Result<bool> {
+    if fs::symlink_metadata(path)?.uid() != geteuid().as_raw() {
+        return Ok(false);
+    }
+    let text = fs::read_to_string(path)?;
+    let pid = text.lines().nth(2).and_then(|pid| pid.trim().parse().ok()).filter(|pid| *pid > 0);
+    Ok(pid.is_some_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)))
 }
 
 /// Returns the names of the files under a name; none if files cannot have it.
@@ -99,6 +146,29 @@ mod tests {
         files.add_files(names()).unwrap();
         assert!(files.add_files(names()).is_err());
         assert_eq!(exist(), [true, true]);
+    }
+
+    #[test]
+    fn the_server_of_the_system_replaces_that_of_a_process_that_has_ended_only() {
+        let directory = nix::unistd::mkdtemp(&std::env::temp_dir().join("iof-system-XXXXXX")).unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let host = host_names().remove(0);
+        let path = directory.join(format!("pmix.sys.{host}"));
+        let create = || RendezvousFiles::create("iof-1", "127.0.0.1:1".parse().unwrap(), "4.2.2").unwrap();
+        for (pid, is_replaced) in [(ended.id(), true), (std::process::id(), false)] {
+            let other = format!("iof-2.0;tcp4://127.0.0.1:2\n4.2.2\n{pid}\n");
+            fs::write(&path, &other).unwrap();
+            let mut files = create();
+            assert_eq!(files.add_system(&directory).is_ok(), is_replaced);
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(text == files.text, is_replaced);
+            assert_eq!(text == other, !is_replaced);
+            drop(files);
+            // The file of another server stays.
+            assert_eq!(path.exists(), !is_replaced);
+        }
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

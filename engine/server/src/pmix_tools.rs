@@ -37,6 +37,7 @@ impl PmixTools {
             program: server_program(program).unwrap_or_else(|_| program.clone()),
             engine: socket.into(),
             library: server.path().into(),
+            system: system_directory(socket),
             version: server.version().into(),
         };
         if let Err(error) = self.add(job, service) {
@@ -86,6 +87,12 @@ impl ToolSocket {
     fn has(&self, job: &JobId) -> bool {
         self.jobs.iter().any(|other| other.nspace == job.nspace)
     }
+}
+
+/// Returns the directory of a socket if that is the one of the node's system-level engine.
+fn system_directory(socket: &Path) -> Option<PathBuf> {
+    let is_system = socket.file_name()?.as_encoded_bytes().starts_with(b"iof.sys.");
+    is_system.then(|| socket.parent().map(Path::to_owned)).flatten()
 }
 
 /// Returns the path of the program that serves tools: a path, or a name to look up in `PATH`.

@@ -3,13 +3,14 @@
 //! The versions 4.2.2 and 5 of libpmix ask in different ways for the data of another job than their
 //! own. Each finds at least what the other one's server understands.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use super::embedders::{IOF, compile_embedder};
-use super::{Place, compile, for_each_place};
+use super::{Place, TOOL, compile, for_each_place, lines};
 use iof_testing::process::Process;
 use nix::unistd::gethostname;
 
@@ -66,6 +67,19 @@ fn tools_find_the_keys_of_jobs_and_ranks_and_resolve_nodes_and_peers() {
         assert_eq!(answers(place, &queries.map(|(question, _)| question)), queries.map(|(_, answer)| answer));
         gate.open();
         assert_eq!(run.finish().code, 0);
+    });
+}
+
+#[test]
+fn tools_find_the_system_level_engine_of_their_user() {
+    for_each_place(|place| {
+        let mut run = place.start_launcher(Command::new(&*JOBS).arg(IOF).arg(place.site.path()));
+        let tool = place.start(TOOL.as_ref().unwrap(), "system:", ["namespaces"]);
+        assert_eq!(lines(&tool.finish()), ["attached", "demo"]);
+        drop(run.stdin());
+        assert_eq!(run.wait(), 0);
+        let left = fs::read_dir(place.site.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(!left.into_iter().any(|name| name.to_str().unwrap().starts_with("pmix.sys.")));
     });
 }
 

@@ -1,11 +1,13 @@
 /* Embeds the engine, and runs a job named demo until the end of its stdin.
  *
- *     jobs IOF
+ *     jobs IOF [DIRECTORY]
  *
+ * With a directory, it is the system-level engine there.
  * A line on its stdin begins another job, named late, with two ranks. The next one ends it.
  */
 #include <iof.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,10 +40,16 @@ static void end(const char *name) {
 int main(int argc, char **argv) {
     char line[16];
     if (argc < 2) {
-        fprintf(stderr, "usage: jobs IOF\n");
+        fprintf(stderr, "usage: jobs IOF [DIRECTORY]\n");
         return 2;
     }
-    check(iof_server_init(NULL, NULL, 0), "init");
+    iof_info_t infos[2];
+    bool yes = true;
+    if (argc > 2) {
+        iof_Info_load(&infos[0], IOF_SERVER_SYSTEM_SUPPORT, &yes, IOF_BOOL);
+        iof_Info_load(&infos[1], IOF_SYSTEM_TMPDIR, argv[2], IOF_STRING);
+    }
+    check(iof_server_init(NULL, infos, argc > 2 ? 2 : 0), "init");
     spawn("demo", argv[1]);
     for (int late = 1; fgets(line, sizeof line, stdin) != NULL; late = !late) {
         if (late) {

@@ -1,6 +1,6 @@
 /* A tool of PMIx: attaches to a server, and does one thing.
  *
- * tool pid:PID|nspace:NAME namespaces
+ * tool pid:PID|nspace:NAME|system: namespaces
  * tool ... table JOB                        rank, pid, state and program of each process
  * tool ... status JOB
  * tool ... pull JOB RANK|all CHANNELS MODE  until the job's end; CHANNELS is a sum of 2, 4 and 8
@@ -260,6 +260,9 @@ int main(int argc, char **argv) {
     pid_t pid = atoi(where);
     if (strncmp(argv[1], "pid:", 4) == 0) {
         PMIX_INFO_LOAD(&info, PMIX_SERVER_PIDINFO, &pid, PMIX_PID);
+    } else if (strcmp(argv[1], "system:") == 0) {
+        bool yes = true;
+        PMIX_INFO_LOAD(&info, PMIX_CONNECT_TO_SYSTEM, &yes, PMIX_BOOL);
     } else {
         PMIX_INFO_LOAD(&info, PMIX_SERVER_NSPACE, where, PMIX_STRING);
     }
