@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
-use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status, StdinUnavailable};
+use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status};
 use iof_shm_ring::CreateError;
 
 use crate::Core;
 use crate::effects::{Command, HandleOp};
 use crate::ids::{JobId, PageId, StreamName};
 use crate::jobs::early_end::EarlyEndPolicy;
-use crate::jobs::job::{JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach};
+use crate::jobs::job::{
+    JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach, StdinAccess,
+};
 use crate::jobs::nodes::{Node, NodeId, NodeReport};
 use crate::logs::table::Requester;
 use crate::streams::deliver_error::DeliverError;
@@ -45,10 +47,8 @@ pub struct NewRank {
     pub rank: Rank,
     /// The processes that its signals reach.
     pub signals: SignalReach,
-    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
-    pub stdin_unavailable: Option<StdinUnavailable>,
-    /// Only the embedder's own tools may push to its stdin.
-    pub own_stdin: bool,
+    /// The tools that can push to its stdin.
+    pub stdin: StdinAccess,
 }
 
 /// The ids of a registered rank at the capture.
@@ -147,7 +147,7 @@ impl Core {
     pub fn register_rank(
         &mut self,
         nspace: &Nspace,
-        NewRank { rank, signals, stdin_unavailable, own_stdin }: NewRank,
+        NewRank { rank, signals, stdin }: NewRank,
     ) -> Result<RegisteredRank, Stopped> {
         if !self.has_capture {
             return Err(Stopped);
@@ -171,11 +171,10 @@ impl Core {
             (id, self.add_stream(id, stream))
         });
         let ids = streams.each_ref().map(|(id, _)| *id);
-        let has_stdin = stdin_unavailable.is_none();
-        let launching = launching.unwrap_or_default();
-        let rank = RankState::new(Place::Here(ids), launching, signals, stdin_unavailable, own_stdin);
+        let launching = Launching { stdin, ..launching.unwrap_or_default() };
+        let rank = RankState::new(Place::Here(ids), launching, signals);
         let (process, target) = (ProcessId(ids[0].0), TargetId(ids[0].0));
-        self.jobs.add_rank(source, rank, has_stdin);
+        self.jobs.add_rank(source, rank);
         Ok(RegisteredRank { streams, process, target })
     }
 

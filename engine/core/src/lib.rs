@@ -68,7 +68,7 @@ pub use jobs::exit::{Exit, REQUEST_LIFETIME, REQUESTS_TO_END};
 pub use jobs::grace::GracePeriods;
 pub use jobs::job::JobState;
 pub use jobs::job::endings::{Ending, RankExit};
-pub use jobs::job::rank::{Launching, RankState, SignalReach};
+pub use jobs::job::rank::{Launching, RankState, SignalReach, StdinAccess};
 pub use jobs::job::signals::Receivers;
 pub use jobs::mpi::MpiEvent;
 pub use jobs::nodes::{Edges, Node, NodeId, NodeKey, NodeLost, NodeReport, NodeRequest};

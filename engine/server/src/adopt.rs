@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_capture::{Child, Stopped, TooFewFiles, TooFewMaps};
-use iof_core::{EarlyEndPolicy, Launching, MAX_RANKS, NewJob};
+use iof_core::{EarlyEndPolicy, Launching, MAX_RANKS, NewJob, StdinAccess};
 use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
 use iof_shm_ring::{CacheBudget, CreateError, Interaction};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -19,7 +19,7 @@ use nix::unistd::{isatty, pipe2};
 use crate::engine::Engine;
 use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
 use crate::job::Job;
-use crate::register::{RankStdin, RunningRank};
+use crate::register::RunningRank;
 
 /// The specification of a job whose ranks the embedder has started already.
 #[derive(Debug)]
@@ -375,7 +375,8 @@ fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptErro
         }),
     };
     let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
-    let stdin = stdin.map_or(RankStdin::Not(StdinUnavailable::NotOpen), RankStdin::Open);
-    let running_rank = RunningRank { rank, child, stdin, own_stdin: false, pipes, pty: None };
-    Ok((Launching { executable, pid }, running_rank))
+    let closed = StdinAccess::None(StdinUnavailable::NotOpen);
+    let access = if stdin.is_some() { StdinAccess::All } else { closed };
+    let running_rank = RunningRank { rank, child, stdin, access, pipes, pty: None };
+    Ok((Launching { executable, pid, stdin: access }, running_rank))
 }

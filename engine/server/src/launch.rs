@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use iof_capture::{FirstWrites, Signal, Signaller, Spawned, Spawner, Stdin, check};
 use iof_core::{EarlyEndPolicy, MAX_RANKS, NewJob};
-use iof_proto::{JobSpec, Mpi, Rank, StdinUnavailable};
+use iof_proto::{JobSpec, Mpi, Rank};
 use iof_shm_ring::CacheBudget;
 use nix::sys::signal::SigSet;
 
@@ -24,7 +24,7 @@ use crate::plan::{PlannedRank, first_ranks, own_interaction, planned_ranks, proc
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{MpiNeeds, PmixJob};
 use crate::pmix_tools;
-use crate::register::{RankStdin, RunningRank};
+use crate::register::RunningRank;
 use crate::reports::Report;
 use crate::topology::Topology;
 
@@ -43,7 +43,7 @@ pub(crate) fn new_job(spec: &JobSpec) -> NewJob<'_> {
         early_end_policy: EarlyEndPolicy::new(kill_on_bad_exit, kill_wait, timeout, Instant::now()),
         directives: &spec.directives,
         elsewhere: spec.elsewhere,
-        launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect(),
+        launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching(spec))).collect(),
         nodes: &[],
     }
 }
@@ -192,16 +192,11 @@ impl Engine {
             // refuses the registration.
             let _ = self.tables.reports.queue(pmi.report(rank, socket));
         }
-        let stdin = match (stdin, spec.stdin_of(rank)) {
-            (Some(pipe), _) => RankStdin::Open(pipe),
-            (None, Stdin::Inherit) => RankStdin::Not(StdinUnavailable::Inherited),
-            (None, _) => RankStdin::Not(StdinUnavailable::NotOpen),
-        };
         let running_rank = RunningRank {
             rank,
             child: Some(child),
             stdin,
-            own_stdin: spec.own_stdin.contains(&rank),
+            access: planned.stdin_access(spec),
             pipes: [stdout, stderr, stddiag],
             pty,
         };

@@ -18,7 +18,8 @@ impl Engine {
     /// ([`Engine::deliver`]), and when it has closed all edges, it calls [`Engine::end_job`]. The
     /// engine follows these ranks as its own: it knows their exit status, ends the job early, passes
     /// on signals and stdin, and answers queries for them. Of `spec`, the name, the programs, the
-    /// directives and the rules for an early end have an effect.
+    /// directives, the rules for stdin and those for an early end have an effect. Stdin that a rank
+    /// inherits ([`Stdin::Inherit`](crate::Stdin::Inherit)) is what the embedder's own tools push to it.
     ///
     /// # Errors
     /// The name is taken, or the number of ranks is invalid.

@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::AsFd;
 
 use iof_capture::{ProcessGroup, ProcessSpec, SpawnError, Stdin, is_hung_up};
-use iof_core::Launching;
+use iof_core::{Launching, StdinAccess};
 use iof_proto::rendezvous::SERVER_VARIABLE;
-use iof_proto::{App, JobSpec, Rank};
+use iof_proto::{App, JobSpec, Rank, StdinUnavailable};
 use iof_shm_ring::Interaction;
 use nix::libc;
 use nix::sys::stat::fstat;
@@ -23,9 +23,20 @@ pub(crate) struct PlannedRank<'a> {
 }
 
 impl PlannedRank<'_> {
-    /// Returns what queries return of the rank while it is being started.
-    pub(crate) fn launching(&self) -> Launching {
-        Launching { executable: self.app.program.to_string_lossy().into_owned(), pid: 0 }
+    /// Returns what is known of the rank while it is being started.
+    pub(crate) fn launching(&self, spec: &JobSpec) -> Launching {
+        let executable = self.app.program.to_string_lossy().into_owned();
+        Launching { executable, pid: 0, stdin: self.stdin_access(spec) }
+    }
+
+    /// Returns the tools that can push to the stdin of the rank.
+    pub(crate) fn stdin_access(&self, spec: &JobSpec) -> StdinAccess {
+        match spec.stdin_of(self.rank) {
+            Stdin::Pipe if spec.own_stdin.contains(&self.rank) => StdinAccess::Own,
+            Stdin::Pipe => StdinAccess::All,
+            Stdin::Inherit => StdinAccess::None(StdinUnavailable::Inherited),
+            Stdin::Null | Stdin::File(_) => StdinAccess::None(StdinUnavailable::NotOpen),
+        }
     }
 
     /// Returns the error of a job whose rank could not be started.

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use iof_capture::{Child, Command, FirstWrites, NewProcess, NewSource, PipeId, PtyMaster, Stopped};
-use iof_core::{JobId, JobStatus, NewJob, NewRank, RegisteredRank, SignalReach};
-use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
+use iof_core::{JobId, JobStatus, NewJob, NewRank, RegisteredRank, SignalReach, StdinAccess};
+use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
 
@@ -15,20 +15,14 @@ use crate::files::is_memory_limited;
 use crate::handles::RankHandles;
 use crate::job::Job;
 
-/// A rank's stdin: the pipe end that pushes are written to, or the reason why it accepts none.
-pub(crate) enum RankStdin {
-    Open(OwnedFd),
-    Not(StdinUnavailable),
-}
-
 /// A running rank that is about to be registered.
 pub(crate) struct RunningRank {
     pub rank: Rank,
     /// The child process; `None` if the embedder reports its exit.
     pub child: Option<Child>,
-    pub stdin: RankStdin,
-    /// Whether only the embedder may push to this stdin.
-    pub own_stdin: bool,
+    /// The pipe end that pushes are written to, if tools have access to its stdin.
+    pub stdin: Option<OwnedFd>,
+    pub access: StdinAccess,
     /// In the order of [`Channel::OUTPUTS`].
     pub pipes: [OwnedFd; Channel::OUTPUTS.len()],
     pub pty: Option<PtyMaster>,
@@ -113,11 +107,7 @@ impl Engine {
         streams: [Stream; Channel::OUTPUTS.len()],
         first_writes: Option<&FirstWrites>,
     ) -> Result<(), Stopped> {
-        let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
-        let (stdin, stdin_unavailable) = match stdin {
-            RankStdin::Open(pipe) => (Some(pipe), None),
-            RankStdin::Not(why) => (None, Some(why)),
-        };
+        let RunningRank { rank, child, stdin, access, pipes, pty } = rank;
         let signaller = child.as_ref().map(Child::signaller);
         let signals = match &signaller {
             None => SignalReach::Nothing,
@@ -129,7 +119,7 @@ impl Engine {
         if let Some(child) = &child {
             tables.note_pid(nspace, rank, child.pid());
         }
-        let new = NewRank { rank, signals, stdin_unavailable, own_stdin };
+        let new = NewRank { rank, signals, stdin: access };
         let RegisteredRank { streams: ids, process, target } = tables.register_rank(nspace, new)?;
         tables.handles().add_rank(process, RankHandles { signaller, pty });
         for (((id, _), channel), pipe) in ids.iter().zip(Channel::OUTPUTS).zip(&pipes) {

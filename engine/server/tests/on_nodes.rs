@@ -1,6 +1,7 @@
 //! Jobs on other nodes: the engine follows their ranks through the embedder's edges.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,13 +10,16 @@ use std::time::Duration;
 
 use iof_engine::{
     Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LaunchError, Node,
-    NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal,
+    NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal, Stdin,
 };
+use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
-use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, Rank, Status, Value};
+use iof_proto::{
+    Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushReport, Rank, Status, Value,
+};
 use iof_testing::TIMEOUT;
-use iof_testing::engine::stdins::{procs, push_to, pushing};
-use iof_testing::engine::{changed, nspace, shell, spec, wait};
+use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
+use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
 use iof_tool::Tool;
 
 const A: NodeId = NodeId(0);
@@ -56,9 +60,17 @@ fn job_spec() -> JobSpec {
     spec([shell("true").ranks(4)])
 }
 
+/// Returns a job whose ranks have these stdins, in their order.
+fn with_stdins(stdins: [Stdin; 4]) -> JobSpec {
+    changed(job_spec(), |spec| spec.stdin = (0..).map(Rank).zip(stdins).collect())
+}
+
 /// Begins a job with ranks 0 and 1 on a node, and 2 and 3 on another one.
 fn begin(spec: &JobSpec) -> Fixture {
-    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
+    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), spec)
+}
+
+fn begin_in(engine: Engine, spec: &JobSpec) -> Fixture {
     let (sender, requests) = channel();
     let job = engine.begin_on_nodes(spec, &nodes(), Arc::new(Recorder(Mutex::new(sender)))).unwrap();
     Fixture { engine, job, requests }
@@ -71,13 +83,16 @@ fn nodes() -> [Node; 2] {
 
 /// Starts the ranks of such a job, too.
 fn start(spec: &JobSpec) -> Fixture {
-    let fixture = begin(spec);
-    fixture.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
-    fixture.job.report_node(B, NodeReport::Started { pids: vec![12, 13] });
-    fixture
+    begin(spec).started()
 }
 
 impl Fixture {
+    fn started(self) -> Fixture {
+        self.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
+        self.job.report_node(B, NodeReport::Started { pids: vec![12, 13] });
+        self
+    }
+
     fn next(&self) -> (NodeId, Request) {
         self.requests.recv_timeout(TIMEOUT).expect("a request")
     }
@@ -204,7 +219,7 @@ fn a_tool_signals_the_running_ranks_on_other_nodes_that_it_names() {
 
 #[test]
 fn stdin_is_taken_if_one_node_takes_it_and_the_next_piece_follows_all_answers() {
-    let fixture = start(&job_spec());
+    let fixture = start(&with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Pipe, Stdin::Pipe]));
     let push = push_to(procs(&[0, 2, 3]));
     let pushing = pushing(&fixture.engine, &push, vec![b'x'; 100_000]);
     let closed = || Err(Failure::new(Status::ERR_IOF_COMPLETE, "they have ended"));
@@ -225,6 +240,82 @@ fn stdin_is_taken_if_one_node_takes_it_and_the_next_piece_follows_all_answers() 
     let is_closed = |part: &PartialDelivery| part.cause == PartialCause::Closed;
     assert!(report.partial.iter().all(|part| is_closed(part) && part.delivered == taken as u64));
     assert_eq!(report.partial.len(), 3);
+}
+
+/// Answers requests for stdin until the push has ended. Returns the ranks that were sent it, `None` for
+/// all of a node.
+fn answer_all(fixture: &Fixture, pushing: Pushing) -> (BTreeSet<Option<Vec<Rank>>>, PushReport) {
+    let mut asked = BTreeSet::new();
+    while !pushing.has_ended() {
+        if let Ok((node, Request::Stdin(call, ranks, _))) =
+            fixture.requests.recv_timeout(Duration::from_millis(10))
+        {
+            asked.insert(ranks);
+            fixture.answer(node, call, Ok(()));
+        }
+    }
+    (asked, pushing.report())
+}
+
+#[test]
+fn a_push_to_ranks_on_nodes_is_refused_as_one_to_ranks_here_if_some_cannot_be_reached() {
+    let file = Stdin::File("/dev/zero".into());
+    let fixture = start(&with_stdins([Stdin::Pipe, Stdin::Null, file, Stdin::Pipe]));
+    let push = |targets: Vec<Proc>, directives: &[&str], bytes: &[u8]| {
+        pushing(&fixture.engine, &push_with(targets, directives), bytes.to_vec())
+    };
+    let reason = |pushing: Pushing| pushing.result().unwrap_err().to_string();
+    for targets in [procs(&[0, 1, 2]), all_ranks()] {
+        let refused = reason(push(targets, &[], b"x"));
+        assert!(refused.contains("ranks 1-2: stdin was not left open"), "{refused}");
+    }
+    // Nothing was sent to the ranks that are open.
+    assert!(fixture.requests.try_recv().is_err());
+    let (asked, report) = answer_all(&fixture, push(all_ranks(), &[IOF_PARTIAL], b"x"));
+    assert_eq!((asked, report.complete), ([Some(vec![Rank(0)]), Some(vec![Rank(3)])].into(), 2));
+    // The end of rank 3 is pushed, and rank 0 exits.
+    let (_, report) = answer_all(&fixture, pushing(&fixture.engine, &final_push(procs(&[3])), Vec::new()));
+    assert_eq!(report.complete, 1);
+    let refused = reason(push(procs(&[0, 3]), &[], b"x"));
+    assert!(refused.contains("rank 3: stdin is closed"), "{refused}");
+    fixture.exit(0, 0, false);
+    let refused = reason(push(procs(&[0, 3]), &[IOF_PARTIAL], b"x"));
+    assert!(refused.contains("ranks 0,3: stdin is closed"), "{refused}");
+}
+
+#[test]
+fn a_push_to_ranks_whose_end_another_push_is_bringing_is_refused() {
+    let fixture = start(&with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Pipe, Stdin::Pipe]));
+    let ending = pushing(&fixture.engine, &final_push(procs(&[1])), b"x".to_vec());
+    let first = fixture.next();
+    let (A, Request::Stdin(call, ..)) = first else { panic!("{first:?}") };
+    let refused = pushing(&fixture.engine, &push_to(all_ranks()), b"y".to_vec()).result().unwrap_err();
+    assert!(refused.to_string().contains("rank 1: stdin is closed"), "{refused}");
+    fixture.answer(A, call, Ok(()));
+    assert_eq!(answer_all(&fixture, ending).1.complete, 1);
+    // All that are left are on one node, and named.
+    let (asked, _) = answer_all(&fixture, pushing(&fixture.engine, &push_to(procs(&[2, 3])), b"z".to_vec()));
+    assert_eq!(asked, [Some(vec![Rank(2), Rank(3)])].into());
+}
+
+#[test]
+fn tools_from_outside_cannot_push_to_the_embedders_own_stdin_on_nodes() {
+    let (engine, _directory) = session(Config::default());
+    let spec = changed(with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Inherit, Stdin::Pipe]), |spec| {
+        spec.own_stdin = [Rank(0)].into();
+    });
+    let fixture = begin_in(engine, &spec).started();
+    let mut outside = Tool::connect(fixture.engine.socket().unwrap(), "outside").unwrap();
+    for rank in [0, 2] {
+        let refused = outside.push(&push_to(procs(&[rank, 1])), b"x", |_| {}).unwrap_err().to_string();
+        let expected = format!("rank {rank}: reads the stdin of the command that started it");
+        assert!(refused.contains(&expected), "{refused}");
+    }
+    let own = pushing(&fixture.engine, &push_to(all_ranks()), b"x".to_vec());
+    assert_eq!(
+        answer_all(&fixture, own),
+        ([None].into(), PushReport { bytes: 1, complete: 1, ..PushReport::default() })
+    );
 }
 
 #[test]

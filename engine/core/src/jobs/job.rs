@@ -19,7 +19,7 @@ use crate::jobs::status::{FirstFailure, JobStatus};
 use crate::streams::options::StreamOptions;
 
 pub(crate) use self::endings::EndSteps;
-pub(crate) use self::rank::{Launching, Place, RankState, SignalReach};
+pub(crate) use self::rank::{Launching, Place, RankState, SignalReach, StdinAccess};
 pub(crate) use self::signals::Receivers;
 use self::there::Nodes;
 

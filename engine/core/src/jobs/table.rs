@@ -76,10 +76,11 @@ impl Jobs {
         }
     }
 
-    /// Adds a local rank to its job. `has_stdin` specifies that its stdin can be pushed to.
-    pub(crate) fn add_rank(&mut self, proc: Proc, rank: RankState, has_stdin: bool) {
+    /// Adds a local rank to its job.
+    pub(crate) fn add_rank(&mut self, proc: Proc, rank: RankState) {
         self.processes.extend(rank.process().map(|process| (process, proc.clone())));
-        self.stdins.extend(rank.target().filter(|_| has_stdin).map(|target| (target, proc.clone())));
+        let target = rank.target().filter(|_| rank.stdin_unavailable(true).is_none());
+        self.stdins.extend(target.map(|target| (target, proc.clone())));
         if let Some(job) = self.by_name.get_mut(&proc.nspace) {
             job.add_rank(proc.rank, rank);
         }
@@ -122,6 +123,18 @@ impl Jobs {
         let Some(Proc { nspace, rank }) = self.stdins.remove(&target) else { return };
         let rank = self.by_name.get_mut(&nspace).and_then(|job| job.rank_mut(rank));
         rank.filter(|rank| rank.target() == Some(target)).map(RankState::close_stdin);
+    }
+
+    /// Notes that the stdin of ranks on other nodes was ended or closed.
+    pub(crate) fn shut_there(&mut self, targets: &[Proc]) {
+        for Proc { nspace, rank } in targets {
+            let Some(job) = self.by_name.get_mut(nspace).filter(|job| job.has_nodes()) else { continue };
+            if *rank == Rank::WILDCARD {
+                job.close_stdin();
+            } else {
+                job.rank_mut(*rank).map(RankState::close_stdin);
+            }
+        }
     }
 
     /// Notes that something was logged to a job.

@@ -30,7 +30,7 @@ impl Core {
     /// Forgets the process and the stdin of a rank, if it is local.
     pub(crate) fn remove_rank(&mut self, rank: &RankState) {
         self.effects.handles.extend(rank.process().map(HandleOp::RemoveRank));
-        let target = rank.target().filter(|_| rank.stdin_unavailable().is_none());
+        let target = rank.target().filter(|_| rank.stdin_unavailable(true).is_none());
         self.effects.commands.extend(target.map(Command::Shut));
     }
 

@@ -8,8 +8,9 @@ use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, Stdin
 
 use crate::Core;
 use crate::client::Client;
-use crate::jobs::job::{JobState, RankState, RemoteRanks};
+use crate::jobs::job::RankState;
 use crate::limits::Limits;
+use crate::pushes::push::Push;
 use crate::streams::options::MIN_CACHE_SIZE;
 use crate::streams::options::limit_cache_size;
 
@@ -29,24 +30,22 @@ pub(crate) struct PushOptions {
 #[derive(Default)]
 pub(crate) struct Admitted {
     pub local: BTreeMap<TargetId, Proc>,
-    pub elsewhere: Vec<Proc>,
+    pub elsewhere: BTreeSet<Proc>,
     /// The targets that cannot be reached.
     pub unavailable: BTreeMap<Proc, StdinUnavailable>,
 }
 
 impl Admitted {
-    /// Adds a rank that runs here. The embedder's `own` tools may push to more of them.
-    fn admit(&mut self, proc: Proc, target: TargetId, rank: &RankState, own: bool) {
-        match rank.stdin_unavailable() {
-            None if rank.has_own_stdin() && !own => {
-                self.unavailable.insert(proc, StdinUnavailable::Inherited);
+    /// Adds a rank that runs here or on a node. The embedder's `own` tools may push to more of them.
+    /// Other pushes are `ending` the stdin of these on nodes.
+    fn admit(&mut self, proc: Proc, rank: &RankState, own: bool, ending: &BTreeSet<&Proc>) {
+        match (rank.stdin_unavailable(own), rank.target()) {
+            (Some(why), _) => drop(self.unavailable.insert(proc, why)),
+            (None, Some(target)) => drop(self.local.insert(target, proc)),
+            (None, None) if ending.contains(&proc) || ending.contains(&Proc::all(proc.nspace.clone())) => {
+                self.unavailable.insert(proc, StdinUnavailable::Closed);
             }
-            None => {
-                self.local.insert(target, proc);
-            }
-            Some(why) => {
-                self.unavailable.insert(proc, why);
-            }
+            (None, None) => drop(self.elsewhere.insert(proc)),
         }
     }
 }
@@ -89,24 +88,30 @@ impl Core {
             let reason = "a push must name at least one process";
             return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
         }
+        let ending: BTreeSet<&Proc> = self.pushes.values().flat_map(Push::ending_elsewhere).collect();
         for proc in procs.iter().collect::<BTreeSet<_>>() {
             let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
             let job = self.jobs.get(&proc.nspace);
             let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
-            let local = |(rank, state): (Rank, _)| Some((rank, state, RankState::target(state)?));
             if proc.rank == Rank::WILDCARD {
-                for (rank, state, target) in job.ranks().filter_map(local) {
-                    admitted.admit(Proc::new(proc.nspace.clone(), rank), target, state, own);
+                let mut all = Admitted::default();
+                for (rank, state) in job.ranks() {
+                    all.admit(Proc::new(proc.nspace.clone(), rank), state, own, &ending);
                 }
-                if job.remote() == RemoteRanks::Running {
-                    self.admit_elsewhere(&mut admitted, proc, job);
+                if job.has_nodes() && all.unavailable.is_empty() {
+                    // A piece for all ranks of a node does not name them.
+                    all.elsewhere = [proc.clone()].into();
                 }
-            } else if let Some((_, state, target)) =
-                job.rank(proc.rank).and_then(|state| local((proc.rank, state)))
-            {
-                admitted.admit(proc.clone(), target, state, own);
-            } else if job.has_ranks_of_host() || job.rank(proc.rank).is_some() {
-                self.admit_elsewhere(&mut admitted, proc, job);
+                admitted.local.extend(all.local);
+                admitted.elsewhere.extend(all.elsewhere);
+                admitted.unavailable.extend(all.unavailable);
+                if job.has_ranks_of_host() {
+                    self.admit_at_host(&mut admitted, proc);
+                }
+            } else if let Some(state) = job.rank(proc.rank) {
+                admitted.admit(proc.clone(), state, own, &ending);
+            } else if job.has_ranks_of_host() {
+                self.admit_at_host(&mut admitted, proc);
             } else {
                 let last = job.last_rank();
                 let reason =
@@ -134,9 +139,9 @@ impl Core {
         }
     }
 
-    fn admit_elsewhere(&self, admitted: &mut Admitted, proc: &Proc, job: &JobState) {
-        if self.settings.host_stdin || job.has_nodes() {
-            admitted.elsewhere.push(proc.clone());
+    fn admit_at_host(&self, admitted: &mut Admitted, proc: &Proc) {
+        if self.settings.host_stdin {
+            admitted.elsewhere.insert(proc.clone());
         } else {
             admitted.unavailable.insert(proc.clone(), StdinUnavailable::Elsewhere);
         }

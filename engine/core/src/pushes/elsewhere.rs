@@ -19,8 +19,7 @@ use crate::upcall::{StdinPush, Upcall};
 
 impl Core {
     /// Returns the ongoing pushes that share a target with `targets`.
-    pub(crate) fn earlier_elsewhere(&self, targets: &[Proc]) -> BTreeSet<PushId> {
-        let named: BTreeSet<&Proc> = targets.iter().collect();
+    pub(crate) fn earlier_elsewhere(&self, targets: &BTreeSet<Proc>) -> BTreeSet<PushId> {
         let jobs: BTreeSet<&Nspace> = targets.iter().map(|target| &target.nspace).collect();
         let whole: BTreeSet<&Nspace> = targets
             .iter()
@@ -28,7 +27,7 @@ impl Core {
             .map(|target| &target.nspace)
             .collect();
         let meets = |other: &Proc| {
-            named.contains(other)
+            targets.contains(other)
                 || whole.contains(&other.nspace)
                 || (other.rank == Rank::WILDCARD && jobs.contains(&other.nspace))
         };
@@ -40,7 +39,7 @@ impl Core {
 
     /// Returns the most ongoing pushes that the host has for any of `targets`. A push to a whole job
     /// counts at each of its ranks.
-    pub(crate) fn waiting_elsewhere(&self, targets: &[Proc]) -> usize {
+    pub(crate) fn waiting_elsewhere(&self, targets: &BTreeSet<Proc>) -> usize {
         let mut of_targets: BTreeMap<&Proc, usize> = targets.iter().map(|target| (target, 0)).collect();
         let whole = targets.iter().filter(|target| target.rank == Rank::WILDCARD);
         let mut ranks_of: BTreeMap<&Nspace, Vec<Rank>> =
@@ -137,6 +136,9 @@ impl Core {
         let Some(answer) = self.stdin_calls.answered(id, taker, answer) else { return };
         self.owed.answered(Call::Stdin(id));
         let Some(push) = self.pushes.get_mut(&id) else { return };
+        if let Some(elsewhere) = push.elsewhere().filter(|elsewhere| elsewhere.is_closed_by(&answer)) {
+            self.jobs.shut_there(elsewhere.targets());
+        }
         if let Some(source) = push.piece_answered(answer) {
             self.set_stdin_flow(Some(source), true);
         }

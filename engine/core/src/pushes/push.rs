@@ -140,6 +140,11 @@ impl Push {
         self.completes && self.local.contains_key(&target)
     }
 
+    /// Returns the targets elsewhere whose stdin ends with the push.
+    pub(crate) fn ending_elsewhere(&self) -> &[Proc] {
+        self.elsewhere.as_ref().filter(|_| self.completes).map_or(&[], Elsewhere::targets)
+    }
+
     /// Returns the targets elsewhere that still take bytes.
     pub fn elsewhere(&self) -> Option<&Elsewhere> {
         self.elsewhere.as_ref()

@@ -283,7 +283,7 @@ impl Core {
     /// Shuts the stdin of a rank that has exited, unless another process reads it. Otherwise a push
     /// with nothing to write would not notice the end.
     pub(crate) fn shut_if_unread(&mut self, proc: &Proc) {
-        let rank = self.jobs.rank(proc).filter(|rank| rank.stdin_unavailable().is_none());
+        let rank = self.jobs.rank(proc).filter(|rank| rank.stdin_unavailable(true).is_none());
         let target = rank.and_then(RankState::target);
         self.effects.commands.extend(target.map(Command::ShutUnread));
     }

@@ -241,7 +241,7 @@ fn procs(state: &Core, scope: &Scope, everywhere: bool) -> Vec<ProcInfo> {
                 let host = state.node().map_or(own, |node| job.host(node).unwrap_or_default());
                 (rank, (host, state.pid(), state.executable(), proc_state(state.exit()), state.exit()))
             });
-        let launching = job.launching().map(|(rank, Launching { pid, executable })| {
+        let launching = job.launching().map(|(rank, Launching { pid, executable, .. })| {
             (rank, (own, *pid, executable.as_str(), ProcState::Launching, None))
         });
         let is_named =

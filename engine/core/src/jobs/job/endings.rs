@@ -102,8 +102,13 @@ impl JobState {
         let mut local = self.running_ranks();
         local.retain(|rank| self.has_local_rank(*rank));
         local.into_iter().for_each(|rank| self.exited(rank, Exit::Unknown, now));
-        self.ranks.values_mut().for_each(RankState::close_stdin);
+        self.close_stdin();
         (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
+    }
+
+    /// Notes that nothing can be pushed to the stdin of its ranks any more.
+    pub(crate) fn close_stdin(&mut self) {
+        self.ranks.values_mut().for_each(RankState::close_stdin);
     }
 
     /// Returns the ranks that have not exited.

@@ -26,10 +26,7 @@ pub struct RankState {
     /// 0 if the embedder did not specify it.
     pub pid: u32,
     signals: SignalReach,
-    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
-    stdin_unavailable: Option<StdinUnavailable>,
-    /// Only the embedder's own tools may push to its stdin.
-    own_stdin: bool,
+    stdin: StdinAccess,
     exit: Option<Exit>,
     /// The signals that were sent to the rank.
     sent: SentSignals,
@@ -54,31 +51,42 @@ pub enum SignalReach {
     Group,
 }
 
-/// A local rank that is being started.
+/// The tools that can push to the stdin of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StdinAccess {
+    /// All.
+    #[default]
+    All,
+    /// The embedder's own.
+    Own,
+    /// None, for this reason.
+    None(StdinUnavailable),
+}
+
+/// A rank that is being started.
 #[derive(Default)]
 pub struct Launching {
     /// The name of its program.
     pub executable: String,
     /// 0 before the process starts, or if the embedder did not specify it.
     pub pid: u32,
+    /// The tools that can push to its stdin.
+    pub stdin: StdinAccess,
 }
 
 impl RankState {
     /// Returns a running rank.
     pub(crate) fn new(
         place: Place,
-        Launching { executable, pid }: Launching,
+        Launching { executable, pid, stdin }: Launching,
         signals: SignalReach,
-        stdin_unavailable: Option<StdinUnavailable>,
-        own_stdin: bool,
     ) -> RankState {
         RankState {
             place,
             executable,
             pid,
             signals,
-            stdin_unavailable,
-            own_stdin,
+            stdin,
             exit: None,
             sent: SentSignals::default(),
             exit_requested: false,
@@ -88,9 +96,13 @@ impl RankState {
     }
 
     /// Returns a running rank on another node, of which the pid is not known.
-    pub(crate) fn there(node: NodeId, executable: String) -> RankState {
-        let launching = Launching { executable, pid: 0 };
-        RankState::new(Place::There(node), launching, SignalReach::Group, None, false)
+    pub(crate) fn there(node: NodeId, launching: Launching) -> RankState {
+        let stdin = match launching.stdin {
+            // The embedder pushes its stdin.
+            StdinAccess::None(StdinUnavailable::Inherited) => StdinAccess::Own,
+            stdin => stdin,
+        };
+        RankState::new(Place::There(node), Launching { stdin, ..launching }, SignalReach::Group)
     }
 
     /// Returns the streams of a local rank, in the order of [`Channel::OUTPUTS`]; none if it is not local.
@@ -154,8 +166,12 @@ impl RankState {
         self.sent.asks_to_end(now)
     }
 
-    /// Notes that the rank has exited. Returns whether it was running.
+    /// Notes that the rank has exited. Returns whether it was running. Only the capture of its own
+    /// node knows of other processes that read its stdin.
     pub(super) fn exited(&mut self, exit: Exit, requested: bool) -> bool {
+        if self.node().is_some() {
+            self.close_stdin();
+        }
         self.exit_requested = requested;
         self.exit.replace(exit).is_none()
     }
@@ -193,18 +209,20 @@ impl RankState {
         self.exit.is_some() && self.complete == (Channels::STDOUT | Channels::STDERR)
     }
 
-    /// Returns the reason why bytes can't be pushed to the stdin of the rank; `None` if they can.
-    pub(crate) fn stdin_unavailable(&self) -> Option<StdinUnavailable> {
-        self.stdin_unavailable
-    }
-
-    /// Returns whether only the embedder's own tools may push to the stdin of the rank.
-    pub(crate) fn has_own_stdin(&self) -> bool {
-        self.own_stdin
+    /// Returns the reason why a tool, which is the embedder's `own` or another, can't push to the
+    /// stdin of the rank; `None` if it can.
+    pub(crate) fn stdin_unavailable(&self, own: bool) -> Option<StdinUnavailable> {
+        match self.stdin {
+            StdinAccess::None(why) => Some(why),
+            StdinAccess::Own if !own => Some(StdinUnavailable::Inherited),
+            StdinAccess::Own | StdinAccess::All => None,
+        }
     }
 
     /// Notes that nothing can be pushed to the stdin of the rank any more.
     pub(crate) fn close_stdin(&mut self) {
-        self.stdin_unavailable.get_or_insert(StdinUnavailable::Closed);
+        if self.stdin_unavailable(true).is_none() {
+            self.stdin = StdinAccess::None(StdinUnavailable::Closed);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use iof_proto::{Channel, Rank};
 
-use super::{EndingEntry, JobState, Launching, RankState, RemoteRanks};
+use super::{EndingEntry, JobState, RankState, RemoteRanks};
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::{Node, NodeId, NodeLost};
 
@@ -43,8 +43,8 @@ impl JobState {
         let mut job = JobState { remote: RemoteRanks::Running, ..self };
         for (id, node) in (0..).map(NodeId).zip(nodes) {
             for rank in &node.ranks {
-                let Launching { executable, .. } = job.launching.remove(rank).unwrap_or_default();
-                job.add_rank(*rank, RankState::there(id, executable));
+                let launching = job.launching.remove(rank).unwrap_or_default();
+                job.add_rank(*rank, RankState::there(id, launching));
             }
             job.nodes.0.push(NodeState { host: node.host.clone(), phase: Phase::Starting });
         }

@@ -32,10 +32,11 @@ impl Elsewhere {
     pub(crate) fn new(
         id: PushId,
         source: Proc,
-        targets: Vec<Proc>,
+        targets: BTreeSet<Proc>,
         directives: Vec<Info>,
         waits_for: BTreeSet<PushId>,
     ) -> Elsewhere {
+        let targets = targets.into_iter().collect();
         let stdin = Arc::new(StdinPush { id: id.0, source, targets, directives });
         Elsewhere {
             stdin,
@@ -65,6 +66,14 @@ impl Elsewhere {
     /// Returns the tool that pushes.
     pub(crate) fn source(&self) -> &Proc {
         &self.stdin.source
+    }
+
+    /// Returns whether its targets take nothing more after this answer for a piece.
+    pub(crate) fn is_closed_by(&self, answer: &Result<(), Failure>) -> bool {
+        match answer {
+            Ok(()) => self.end_sent,
+            Err(failure) => failure.status == Status::ERR_IOF_COMPLETE,
+        }
     }
 
     /// Returns the remote targets.

@@ -201,10 +201,10 @@ fn the_end_of_the_capture_thread_ends_ranks_and_pushes() {
     rig.state.jobs.remove(&nspace);
     rig.state.jobs.get_or_add(&nspace, || JobState::new(None, options, None)).all_registered();
     let streams = [rig.add_stream(), rig.add_stream(), rig.add_stream()];
-    let rank = RankState::new(Place::Here(streams), Launching::default(), SignalReach::Nothing, None, false);
+    let rank = RankState::new(Place::Here(streams), Launching::default(), SignalReach::Nothing);
     let target = rank.target().unwrap();
     let proc = Proc::new(nspace.clone(), Rank(0));
-    rig.state.jobs.add_rank(proc.clone(), rank, true);
+    rig.state.jobs.add_rank(proc.clone(), rank);
     let tool = rig.connect();
     let request =
         |request| PushRequest { request, targets: vec![proc.clone()], size: None, infos: Vec::new() };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_core::{
     DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState, JobStatus,
-    Launching, MpiEvent, NewRank, Node, NodeId, NodeReport, RegisteredRank, SignalReach,
+    Launching, MpiEvent, NewRank, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
 };
 use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
@@ -163,8 +163,11 @@ impl SimulatedEngine {
                 RankSignals::ToProcess => SignalReach::Process,
                 RankSignals::ToGroup => SignalReach::Group,
             },
-            stdin_unavailable: (stdin == RankStdin::Closed).then_some(StdinUnavailable::NotOpen),
-            own_stdin: stdin == RankStdin::Own,
+            stdin: match stdin {
+                RankStdin::Open => StdinAccess::All,
+                RankStdin::Own => StdinAccess::Own,
+                RankStdin::Closed => StdinAccess::None(StdinUnavailable::NotOpen),
+            },
         };
         let behind = limit_checks::tools_behind(&self.core);
         let added = self.core.register_rank(&proc.nspace, new).ok()?;

@@ -4,6 +4,7 @@ use iof_proto::{FromTool, StdinUnavailable};
 
 use super::*;
 use crate::calls::NewRank;
+use crate::jobs::job::StdinAccess;
 
 /// Starts a job with one local rank, whose streams have a grace period.
 fn rig_with_grace() -> (Rig, Instant) {
@@ -15,8 +16,7 @@ fn rig_with_grace() -> (Rig, Instant) {
     let new = NewRank {
         rank: Rank(0),
         signals: SignalReach::Nothing,
-        stdin_unavailable: Some(StdinUnavailable::NotOpen),
-        own_stdin: false,
+        stdin: StdinAccess::None(StdinUnavailable::NotOpen),
     };
     let process = rig.state.register_rank(&rig.nspace, new).ok().unwrap().process;
     rig.state.exited(process, Ok(Default::default()), now);
