@@ -480,6 +480,11 @@ impl FrameDecoder {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
+    /// Returns whether the last read has filled the memory, so that more may follow at once.
+    pub fn is_full(&self) -> bool {
+        self.end == self.bytes.len()
+    }
+
     /// Returns the number of bytes that it holds.
     pub fn held(&self) -> usize {
         self.end.saturating_sub(self.start)

@@ -5,13 +5,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, stderr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use iof_capture::{Child, Guardian, Signal, spawn_helper};
 use iof_proto::App;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::OFlag;
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::pipe2;
 
@@ -37,14 +38,6 @@ pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
 /// The time that the end of an edge waits until a carrier has taken what was sent.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
-
-/// The capacity of the pipe from a carrier, in bytes. With the default of 64 KiB the carrier and the
-/// reader of the pipe wait for each other at each record.
-const UP_CAPACITY: i32 = 256 << 10;
-
-/// With more edges, their pipes keep the default capacity: all large pipes of a user's processes
-/// have 64 MiB by default (`/proc/sys/fs/pipe-user-pages-soft` in pipe(7)).
-const MANY_EDGES: usize = 32;
 
 /// The command that starts a process on a node, by its words. `%h` stands for the host. A shell
 /// command is appended as the last word.
@@ -96,15 +89,13 @@ impl Template {
         self.0.first().is_some_and(|program| program.rsplit('/').next() == Some("srun"))
     }
 
-    /// Starts an agent, or a link to one, on `host`, for a process with this number of edges. Its
-    /// command is one word, which ssh(1) and `sh -c` pass to a shell. The carrier inherits no
-    /// blocked signals. If `is_silent`, nothing that it prints on stderr is shown. With `guardian`, it
-    /// ends with this process.
+    /// Starts an agent, or a link to one, on `host`. Its command is one word, which ssh(1) and `sh -c`
+    /// pass to a shell. The carrier inherits no blocked signals. If `is_silent`, nothing that it
+    /// prints on stderr is shown. With `guardian`, it ends with this process.
     pub(crate) fn start(
         &self,
         host: &str,
         command: &OsStr,
-        edges: usize,
         is_silent: bool,
         guardian: Option<&Guardian>,
     ) -> io::Result<Carrier> {
@@ -115,15 +106,13 @@ impl Template {
         let program = words.next().unwrap_or_default();
         let app = App::new(program, words.chain([command.to_owned()]));
         let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
-        let (up, stdout) = pipe2(OFlag::O_CLOEXEC)?;
-        if edges <= MANY_EDGES {
-            // Refused if other pipes of the user are large.
-            let _ = fcntl(&up, FcntlArg::F_SETPIPE_SZ(UP_CAPACITY));
-        }
+        // A socket has memory for several records, in larger pieces than the pages of a pipe, each of
+        // which is accounted. So the carrier and the reader wait less often for each other.
+        let (up, stdout) = UnixStream::pair()?;
         // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
-        let process = spawn_helper(&app, [stdin, stdout, stderr], guardian)?;
+        let process = spawn_helper(&app, [stdin, stdout.into(), stderr], guardian)?;
         let end = CarrierEnd::new(Kind::Process { process, status: None });
-        Ok(Carrier { end, down: down.into(), up: up.into() })
+        Ok(Carrier { end, down: down.into(), up: OwnedFd::from(up).into() })
     }
 }
 

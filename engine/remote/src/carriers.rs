@@ -116,24 +116,20 @@ impl Carriers {
         matches!(&self.0, Kind::Command { link, .. } if !link.is_empty())
     }
 
-    /// Starts a carrier to a new agent on `host`, for a process with this number of edges; with `link`,
-    /// to the agent that listens at this path, which only a command reaches. If `is_silent`, nothing
-    /// that it prints on stderr is shown.
+    /// Starts a carrier to a new agent on `host`; with `link`, to the agent that listens at this path,
+    /// which only a command reaches. If `is_silent`, nothing that it prints on stderr is shown.
     pub(crate) fn start(
         &self,
         host: &str,
         link: Option<&Path>,
-        edges: usize,
         is_silent: bool,
         guardian: Option<&Guardian>,
     ) -> io::Result<Carrier> {
         match (&self.0, link) {
-            (Kind::Command { template, agent, .. }, None) => {
-                template.start(host, agent, edges, is_silent, guardian)
-            }
+            (Kind::Command { template, agent, .. }, None) => template.start(host, agent, is_silent, guardian),
             (Kind::Command { template, link, .. }, Some(path)) => {
                 let words = [link, OsStr::new(" "), &shell_word(path.as_os_str())];
-                template.start(host, &words.into_iter().collect::<OsString>(), edges, is_silent, guardian)
+                template.start(host, &words.into_iter().collect::<OsString>(), is_silent, guardian)
             }
             (Kind::Connections(connect), _) => {
                 let NodeConnection { down, up } = connect(host)?;

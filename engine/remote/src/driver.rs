@@ -60,8 +60,6 @@ pub struct EdgeDriver {
     /// The driver is woken for the last time when the inbox is gone.
     _waker: Arc<Waker>,
     carriers: Carriers,
-    /// The number of edges of this process.
-    count: usize,
     /// The ends of carriers that are not reaped, by token, with the number of their edge.
     unreaped: BTreeMap<usize, (CarrierEnd, usize)>,
     next_token: usize,
@@ -96,11 +94,11 @@ impl Drop for DriverInbox {
 }
 
 impl EdgeDriver {
-    /// Starts the thread for this number of edges, whose carriers are replaced by `carriers`.
+    /// Starts the thread, for edges whose carriers are replaced by `carriers`.
     ///
     /// # Errors
     /// The process can have no further file or thread.
-    pub fn start(carriers: &Carriers, count: usize) -> io::Result<Arc<DriverInbox>> {
+    pub fn start(carriers: &Carriers) -> io::Result<Arc<DriverInbox>> {
         let poll = Poll::new()?;
         let (commands, queue) = unbounded();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
@@ -110,7 +108,6 @@ impl EdgeDriver {
             inbox: Arc::downgrade(&inbox),
             _waker: waker,
             carriers: carriers.clone(),
-            count,
             unreaped: BTreeMap::new(),
             next_token: FIRST_CARRIER,
             changed: VecDeque::new(),
@@ -268,11 +265,11 @@ impl EdgeDriver {
         path: OsString,
         is_silent: bool,
     ) -> io::Result<()> {
-        let (carriers, host, count) = (self.carriers.clone(), host.to_owned(), self.count);
+        let (carriers, host) = (self.carriers.clone(), host.to_owned());
         // No handle of the edge is left.
         let Some(inbox) = self.inbox.upgrade() else { return Err(ErrorKind::Interrupted.into()) };
         start_thread("iof-attach", move || {
-            let carrier = carriers.start(&host, Some(path.as_ref()), count, is_silent, None);
+            let carrier = carriers.start(&host, Some(path.as_ref()), is_silent, None);
             inbox.send(Command::Started(number, carrier));
         })
         .map_err(|error| error.0)

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
-use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, ToFrontEnd};
 
 use self::reattach::CarrierSearch;
@@ -107,7 +106,9 @@ impl Driven {
 
     /// Goes on as far as time, carriers and the handles of the edge allow.
     pub fn look(&mut self, driver: &mut EdgeDriver, now: Instant) {
-        self.ends.notify();
+        if self.ends.state().link.is_closed() {
+            self.ends.notify();
+        }
         self.search(driver, now);
         self.note_silence(driver, now);
         let Phase::Ending(until, lost) = &mut self.phase else { return };
@@ -153,12 +154,13 @@ impl Driven {
             }
             Some(_) => Ok((0, 0)),
         });
-        let (length, received) = match read {
+        let is_full = self.decoder.is_full();
+        let received = match read {
             Ok((0, _)) => {
                 self.up_ended(driver, now);
                 return false;
             }
-            Ok(lengths) => lengths,
+            Ok((_, received)) => received,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
             Err(error) if error.kind() == ErrorKind::Interrupted => return true,
             Err(error) => {
@@ -171,7 +173,7 @@ impl Driven {
             self.receive(driver, received, now);
         }
         // What arrives after a short read is another event, except the end.
-        self.is_ending || length >= MAX_RECORD
+        self.is_ending || is_full
     }
 
     /// Passes on what has arrived, of which `length` bytes are new.

@@ -95,7 +95,7 @@ impl<'a> AgentStarts<'a> {
         events: &'a Sender<NumberedEvent>,
     ) -> Result<AgentStarts<'a>, RemoteStartError> {
         let count = remote.nodes.len();
-        let driver = EdgeDriver::start(launch.carriers, count).map_err(RemoteStartError::Driver)?;
+        let driver = EdgeDriver::start(launch.carriers).map_err(RemoteStartError::Driver)?;
         let (next, awaited) = (0..count, (0..count).collect());
         let (again, refused, starting) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         let (began, step) = (Instant::now(), StartStep::Agents);
@@ -223,7 +223,7 @@ impl<'a> AgentStarts<'a> {
         // An agent that outlives its carriers, which may be the carrier's process, outlives this process
         // for a while.
         let guardian = if limit.is_zero() { self.engine.guardian() } else { None };
-        let carrier = launch.carriers.start(host, None, edges, false, guardian.as_deref());
+        let carrier = launch.carriers.start(host, None, false, guardian.as_deref());
         self.engine.check_guardian();
         let Carrier { end, down, up } =
             carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;

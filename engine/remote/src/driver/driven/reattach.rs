@@ -255,10 +255,10 @@ mod tests {
         let link = "[ $NODE = refuses ] && exit 7; exec sleep 1000 #";
         let template = Template::new("env NODE=%h sh -c").unwrap();
         let carriers = Carriers::command(template, "true").with_link(link);
-        let driver = EdgeDriver::start(&carriers, MAX_STARTS + 1).unwrap();
+        let driver = EdgeDriver::start(&carriers).unwrap();
         let (events, lost) = unbounded();
         let edge = |number: usize, host: &str, limit| {
-            let Carrier { end, down, up } = carriers.start(host, None, 1, true, None).unwrap();
+            let Carrier { end, down, up } = carriers.start(host, None, true, None).unwrap();
             let ranks = [Rank(0)].into();
             let ends = Arc::new(EdgeEnds::new(FrontEnd::new(&ranks, 1), end, down));
             let node = Node { host: host.into(), ranks };
