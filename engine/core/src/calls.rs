@@ -41,16 +41,6 @@ pub struct NewJob<'a> {
     pub nodes: &'a [Node],
 }
 
-/// A running rank that is registered.
-pub struct NewRank {
-    /// The rank.
-    pub rank: Rank,
-    /// The processes that its signals reach.
-    pub signals: SignalReach,
-    /// The tools that can push to its stdin.
-    pub stdin: StdinAccess,
-}
-
 /// The ids of a registered rank at the capture.
 pub struct RegisteredRank {
     /// In the order of [`Channel::OUTPUTS`], each with the request that is performed before its first byte.
@@ -140,14 +130,17 @@ impl Core {
         Channel::OUTPUTS.map(new).iter().try_for_each(|new| self.reserve_readers(new).map(drop))
     }
 
-    /// Registers a running rank. The caller hands its streams to the capture thread.
+    /// Registers a running rank whose `signals` reach these processes. The caller hands its streams to
+    /// the capture thread.
     ///
     /// # Errors
     /// The capture thread has ended.
     pub fn register_rank(
         &mut self,
         nspace: &Nspace,
-        NewRank { rank, signals, stdin }: NewRank,
+        rank: Rank,
+        signals: SignalReach,
+        stdin: StdinAccess,
     ) -> Result<RegisteredRank, Stopped> {
         if !self.has_capture {
             return Err(Stopped);

@@ -55,7 +55,7 @@ use iof_capture::SourceId;
 use crate::effects::Effects;
 use crate::tools::pending::Pending;
 
-pub use calls::{DeliveredBytes, DeliveredEnd, NewJob, NewRank, RegisteredRank};
+pub use calls::{DeliveredBytes, DeliveredEnd, NewJob, RegisteredRank};
 pub use client::Client;
 pub use disconnect::DisconnectReason;
 pub use effects::{Command, HandleOp};

@@ -99,15 +99,6 @@ pub struct Start {
     pub config: NodeConfig,
 }
 
-/// The ranks of a node that receive a piece of stdin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StdinRanks {
-    /// All.
-    All,
-    /// These.
-    Some(Vec<Rank>),
-}
-
 /// A message of the front end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
@@ -133,8 +124,8 @@ pub enum ToAgent {
     Stdin {
         /// The number of the request.
         call: u64,
-        /// The ranks.
-        ranks: StdinRanks,
+        /// The ranks; `None` for all of the node.
+        ranks: Option<Vec<Rank>>,
         /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
         bytes: Vec<u8>,
     },
@@ -163,17 +154,6 @@ pub struct RankTotal {
     pub channel: Channel,
     /// The bytes, lost ones included.
     pub produced: u64,
-}
-
-/// What became of a piece of stdin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StdinOutcome {
-    /// At least one rank has it.
-    Taken,
-    /// All ranks have ended or closed their stdin.
-    Closed,
-    /// No rank has it, for this reason.
-    Failed(Failure),
 }
 
 /// Where an agent listens for carriers that replace the one that started it.
@@ -215,8 +195,9 @@ pub enum ToFrontEnd {
     StdinTaken {
         /// The number of the request.
         call: u64,
-        /// What became of the bytes.
-        outcome: StdinOutcome,
+        /// `Ok` if at least one rank has the bytes. `PMIX_ERR_IOF_COMPLETE` states that all have
+        /// ended or closed their stdin.
+        answer: Result<(), Failure>,
     },
     /// How much the node has read, once a second.
     Produced(Vec<RankTotal>),
@@ -301,9 +282,9 @@ impl ControlMessage for ToFrontEnd {
             ToFrontEnd::Failed { reason: text, .. }
             | ToFrontEnd::FilesWritten { failure: Some(text), .. }
             | ToFrontEnd::Cost { backend: text, .. }
-            | ToFrontEnd::StdinTaken {
-                outcome: StdinOutcome::Failed(Failure { reason: text, .. }), ..
-            } => limit("bytes of text", text.len(), MAX_TEXT),
+            | ToFrontEnd::StdinTaken { answer: Err(Failure { reason: text, .. }), .. } => {
+                limit("bytes of text", text.len(), MAX_TEXT)
+            }
             ToFrontEnd::Link(address) => limit("bytes of a path", address.path.len(), MAX_TEXT),
             ToFrontEnd::Produced(totals) => limit("totals", totals.len(), MAX_TOTALS),
             _ => Ok(()),

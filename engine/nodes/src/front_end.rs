@@ -32,26 +32,9 @@ pub enum FrontEvent<'a> {
     None,
     /// The agent runs. It waits for [`FrontEnd::greeting`], and what follows it.
     Greeted,
-    /// Bytes of a stream. Credit is due when they are where they belong.
-    Record {
-        /// The stream.
-        stream: StreamKey,
-        /// When the bytes were read, in nanoseconds since 1970; 0 if unknown.
-        time: u64,
-        /// The bytes.
-        bytes: &'a [u8],
-    },
-    /// Bytes of a stream that were lost at the node.
-    Gap {
-        /// The stream.
-        stream: StreamKey,
-        /// The number of lost bytes.
-        lost: u64,
-        /// The offset behind the last one.
-        end: u64,
-    },
-    /// The end of a stream.
-    End(StreamKey),
+    /// A record, a gap or the end of a stream, which follows what arrived of it before. Credit for a
+    /// record is due when its bytes are where they belong.
+    Output(Frame<'a>),
     /// A control message.
     Message(ToFrontEnd),
 }
@@ -189,30 +172,27 @@ impl FrontEnd {
             Frame::Padding => Ok(FrontEvent::None),
             Frame::Ack { .. } | Frame::Resume { .. } => Err(EdgeError::Unexpected("frame of a link")),
             Frame::Credit { .. } => Err(EdgeError::Unexpected("credit of an agent")),
-            Frame::Record { stream, offset, time, bytes } => self.record(stream, offset, time, bytes),
+            Frame::Record { stream, offset, bytes, .. } => {
+                self.record(stream, offset, bytes)?;
+                Ok(FrontEvent::Output(*frame))
+            }
             Frame::Gap { stream, offset, lost } => {
                 let progress = self.progress(stream, offset)?;
                 let end = progress.position.checked_add(lost).filter(|end| lost > 0 && *end <= MAX_STREAM);
                 let end = end.ok_or(EdgeError::Unexpected("size of a gap"))?;
                 progress.position = end;
                 progress.lost = progress.lost.saturating_add(lost);
-                Ok(FrontEvent::Gap { stream, lost, end })
+                Ok(FrontEvent::Output(*frame))
             }
             Frame::End { stream, produced } => {
                 self.progress(stream, produced)?.ended = true;
-                Ok(FrontEvent::End(stream))
+                Ok(FrontEvent::Output(*frame))
             }
             Frame::Control(payload) => self.message(decode(payload)?, now).map(FrontEvent::Message),
         }
     }
 
-    fn record<'a>(
-        &mut self,
-        stream: StreamKey,
-        offset: u64,
-        time: u64,
-        bytes: &'a [u8],
-    ) -> Result<FrontEvent<'a>, EdgeError> {
+    fn record(&mut self, stream: StreamKey, offset: u64, bytes: &[u8]) -> Result<(), EdgeError> {
         self.check_answers()?;
         let progress = self.progress(stream, offset)?;
         let end = progress.position.checked_add(bytes.len() as u64).filter(|_| !bytes.is_empty());
@@ -225,7 +205,7 @@ impl FrontEnd {
             return Err(EdgeError::Window { bytes: cost, left });
         }
         *outstanding = outstanding.saturating_add(cost);
-        Ok(FrontEvent::Record { stream, time, bytes })
+        Ok(())
     }
 
     /// Returns the progress of a stream that goes on at `offset`.

@@ -35,8 +35,7 @@ mod link;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
-    ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, StdinOutcome, StdinRanks, ToAgent,
-    ToFrontEnd, cut_text,
+    ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, ToAgent, ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Frame, FrameDecoder, FrameError, HEADER, StreamKey, first_header};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};

@@ -8,7 +8,7 @@ use std::time::Instant;
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, RankTotal,
-    StdinOutcome, StreamKey, ToFrontEnd, window,
+    StreamKey, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Log, Rank};
 
@@ -174,7 +174,7 @@ impl World {
         self.front_decoder.receive(&bytes);
         while let Some(frame) = self.front_decoder.decode().unwrap() {
             match self.front.receive(&frame, self.now).unwrap() {
-                FrontEvent::Record { stream, bytes, .. } => {
+                FrontEvent::Output(Frame::Record { stream, bytes, .. }) => {
                     let delivered = self.delivered.entry(stream).or_default();
                     let position = *delivered + self.lost.get(&stream).unwrap_or(&0);
                     assert!(
@@ -186,14 +186,16 @@ impl World {
                     *delivered += bytes.len() as u64;
                     self.waiting.push_back((stream.channel, bytes.len()));
                 }
-                FrontEvent::Gap { stream, lost, .. } => *self.lost.entry(stream).or_default() += lost,
+                FrontEvent::Output(Frame::Gap { stream, lost, .. }) => {
+                    *self.lost.entry(stream).or_default() += lost
+                }
                 FrontEvent::Message(ToFrontEnd::Over { .. }) => self.is_over = true,
                 FrontEvent::Message(ToFrontEnd::Produced(totals)) => {
                     for RankTotal { rank, channel, produced } in totals {
                         self.told.insert(StreamKey { rank, channel }, produced);
                     }
                 }
-                FrontEvent::None | FrontEvent::Greeted | FrontEvent::End(_) | FrontEvent::Message(_) => {}
+                FrontEvent::None | FrontEvent::Greeted | FrontEvent::Output(_) | FrontEvent::Message(_) => {}
             }
         }
         for bundle in Bundle::ALL {
@@ -407,7 +409,7 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     assert_eq!(send(&mut front, stranger), Err(EdgeError::Rank(Rank(FIRST + 1))));
     send(&mut front, ToFrontEnd::Over { cut_off: vec![(Rank(FIRST), Channel::Stdout)] }).unwrap();
     assert!(front.is_over());
-    let taken = || ToFrontEnd::StdinTaken { call: 7, outcome: StdinOutcome::Closed };
+    let taken = || ToFrontEnd::StdinTaken { call: 7, answer: Ok(()) };
     assert_eq!(send(&mut front, taken()), Err(EdgeError::Call(7)), "not sent");
     front.note_call(7);
     send(&mut front, taken()).unwrap();

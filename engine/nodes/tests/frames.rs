@@ -8,8 +8,8 @@ use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Frame, FrameDecoder, FrameError, HEADER, NodeConfig, RankTotal, Start, StdinRanks, StreamKey,
-    ToAgent, ToFrontEnd, cut_text, first_header,
+    Bundle, Frame, FrameDecoder, FrameError, HEADER, NodeConfig, RankTotal, Start, StreamKey, ToAgent,
+    ToFrontEnd, cut_text, first_header,
 };
 use iof_proto::{Channel, JobSpec, Policy, Rank, Rendezvous};
 use proptest::prelude::*;
@@ -191,7 +191,7 @@ fn hello_and_padding_end_in_a_newline() {
 
 #[test]
 fn messages_beyond_a_limit_are_not_sent() {
-    let stdin = |length| ToAgent::Stdin { call: 1, ranks: StdinRanks::All, bytes: vec![0; length] };
+    let stdin = |length| ToAgent::Stdin { call: 1, ranks: None, bytes: vec![0; length] };
     let is_sent = |length| stdin(length).frame().is_ok();
     assert!(is_sent(MAX_STDIN) && !is_sent(MAX_STDIN + 1));
     let mut spec = JobSpec::new("job".parse().unwrap(), Vec::new());

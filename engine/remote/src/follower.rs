@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError};
 use iof_engine::{Engine, Exit, Job, NodeId, NodeLost, NodeReport, OPEN_AFTER_KILL, Signal};
-use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
+use iof_nodes::{BrokenEnd, BrokenStream, StreamKey, ToAgent, ToFrontEnd};
 use iof_output::PrintReport;
 use iof_proto::directive::key;
 use iof_proto::ranges::listed;
-use iof_proto::{Failure, Info, Proc, Status};
+use iof_proto::{Info, Proc};
 
 use crate::carrier::EXIT_LIMIT;
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
@@ -117,8 +117,8 @@ impl Follower {
                 let exit = status.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)));
                 NodeReport::Exited { rank, exit, requested }
             }
-            NodeEvent::Message(ToFrontEnd::StdinTaken { call, outcome }) => {
-                NodeReport::StdinTaken { call, answer: answer(outcome) }
+            NodeEvent::Message(ToFrontEnd::StdinTaken { call, answer }) => {
+                NodeReport::StdinTaken { call, answer }
             }
             NodeEvent::Message(ToFrontEnd::Over { cut_off }) => {
                 self.remote.state().open.remove(&number);
@@ -191,16 +191,5 @@ impl Follower {
             // Refused if the engine ends.
             let _ = engine.deliver(&source, *channel, Vec::new(), &end, || {});
         }
-    }
-}
-
-fn answer(outcome: StdinOutcome) -> Result<(), Failure> {
-    match outcome {
-        StdinOutcome::Taken => Ok(()),
-        StdinOutcome::Closed => {
-            let reason = "these ranks have ended or closed their stdin";
-            Err(Failure::new(Status::ERR_IOF_COMPLETE, reason))
-        }
-        StdinOutcome::Failed(failure) => Err(failure),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, Node};
-use iof_nodes::{FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{Frame, FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
 
@@ -30,15 +30,18 @@ impl Receiver {
     /// The output can't be taken.
     pub fn handle(&self, event: FrontEvent<'_>) -> Result<(), String> {
         match event {
-            FrontEvent::None => {}
             FrontEvent::Greeted => self.tell(NodeEvent::Greeted),
-            FrontEvent::Record { stream, time, bytes } => self.deliver(stream, time, bytes)?,
-            FrontEvent::Gap { stream, end, .. } => {
-                self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
+            FrontEvent::Output(Frame::Record { stream, time, bytes, .. }) => {
+                self.deliver(stream, time, bytes)?;
             }
-            FrontEvent::End(stream) => {
+            FrontEvent::Output(Frame::Gap { stream, offset, lost }) => {
+                let end = Info::new(key::IOF_OFFSET, offset.saturating_add(lost));
+                self.pass_on(stream, Vec::new(), &[end], || {})?;
+            }
+            FrontEvent::Output(Frame::End { stream, .. }) => {
                 self.pass_on(stream, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})?;
             }
+            FrontEvent::None | FrontEvent::Output(_) => {}
             // The edge has noted them.
             FrontEvent::Message(ToFrontEnd::Produced(_) | ToFrontEnd::Link(_)) => {}
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),

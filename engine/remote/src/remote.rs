@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crossbeam::channel::Sender;
 use iof_engine::{Edges, Job, Node, NodeId, NodeReport, NodeRequest, Signal};
-use iof_nodes::{ControlError, StdinOutcome, StdinRanks, ToAgent, ToFrontEnd};
+use iof_nodes::{ControlError, ToAgent, ToFrontEnd};
 use iof_proto::{Failure, Nspace, Status};
 
 use crate::carrier::DRAIN_LIMIT;
@@ -98,8 +98,8 @@ impl Edges for Remote {
             }
             NodeRequest::Resize(size) => ToAgent::Resize(size),
             NodeRequest::Stdin { call, ranks, bytes } => {
-                let ranks = ranks.map_or(StdinRanks::All, |ranks| StdinRanks::Some(ranks.into()));
-                match (ToAgent::Stdin { call, ranks, bytes: bytes.into() }).frame() {
+                let message = ToAgent::Stdin { call, ranks: ranks.map(Vec::from), bytes: bytes.into() };
+                match message.frame() {
                     Ok(frame) => edge.push_stdin(call, frame),
                     Err(error) => tell(refused(call, &error)),
                 }
@@ -113,6 +113,6 @@ impl Edges for Remote {
 
 /// Returns the answer for a piece of stdin that can't be sent.
 fn refused(call: u64, error: &ControlError) -> NodeEvent {
-    let outcome = StdinOutcome::Failed(Failure::new(Status::ERR_NOT_AVAILABLE, error.to_string()));
-    NodeEvent::Message(ToFrontEnd::StdinTaken { call, outcome })
+    let answer = Err(Failure::new(Status::ERR_NOT_AVAILABLE, error.to_string()));
+    NodeEvent::Message(ToFrontEnd::StdinTaken { call, answer })
 }

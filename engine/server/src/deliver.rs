@@ -12,39 +12,29 @@ use iof_proto::{Channel, Failure, Info, Nspace, Proc};
 
 use crate::engine::Engine;
 
-/// The attributes of a delivery.
-#[derive(Default)]
-struct DeliveryAttributes {
-    complete: bool,
-    broken: Option<u64>,
-    offset: Option<u64>,
-    time: Option<u64>,
-}
-
-impl DeliveryAttributes {
-    /// Reads the attributes of a delivery.
-    ///
-    /// # Errors
-    /// A required attribute does not apply to deliveries, or has a value of the wrong type.
-    fn read(infos: &[Info]) -> Result<DeliveryAttributes, Failure> {
-        let mut all = DeliveryAttributes::default();
-        attribute::read(infos, Place::Deliver, &BTreeSet::new(), |given| {
-            match given.key() {
-                key::PMIX_IOF_COMPLETE => all.complete = given.bool()?,
-                key::IOF_BROKEN => all.broken = Some(given.number()?),
-                key::IOF_OFFSET => all.offset = Some(given.number()?),
-                key::IOF_READ_TIME => all.time = Some(given.number()?),
-                _ => return Err(given.unread()),
-            }
-            Ok(())
-        })?;
-        Ok(all)
-    }
-
-    /// Returns how the stream ends.
-    fn end(&self) -> Option<DeliveredEnd> {
-        self.broken.map(DeliveredEnd::Broken).or(self.complete.then_some(DeliveredEnd::Complete))
-    }
+/// Returns a delivery with its attributes.
+///
+/// # Errors
+/// A required attribute does not apply to deliveries, or has a value of the wrong type.
+fn delivered<'a>(
+    from: &'a Proc,
+    channel: Channel,
+    bytes: Vec<u8>,
+    infos: &[Info],
+) -> Result<DeliveredBytes<'a>, Failure> {
+    let mut all = DeliveredBytes { from, channel, bytes, offset: None, time: None, end: None };
+    let mut complete = None;
+    attribute::read(infos, Place::Deliver, &BTreeSet::new(), |given| {
+        match given.key() {
+            key::PMIX_IOF_COMPLETE => complete = given.bool()?.then_some(DeliveredEnd::Complete),
+            key::IOF_BROKEN => all.end = Some(DeliveredEnd::Broken(given.number()?)),
+            key::IOF_OFFSET => all.offset = Some(given.number()?),
+            key::IOF_READ_TIME => all.time = Some(given.number()?),
+            _ => return Err(given.unread()),
+        }
+        Ok(())
+    })?;
+    Ok(DeliveredBytes { end: all.end.or(complete), ..all })
 }
 
 impl Engine {
@@ -105,13 +95,11 @@ impl Engine {
         infos: &[Info],
         taken: impl FnOnce() + Send + 'static,
     ) -> Result<(), DeliverError> {
-        let attributes = DeliveryAttributes::read(infos).map_err(DeliverError::Metadata)?;
+        let delivered = delivered(from, channel, bytes, infos).map_err(DeliverError::Metadata)?;
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
         let mut tables = self.tables.lock();
-        let DeliveryAttributes { offset, time, .. } = attributes;
-        let delivered = DeliveredBytes { from, channel, bytes, offset, time, end: attributes.end() };
         let stream = tables.deliver(delivered, Box::new(taken))?;
         if let Err(stopped) = tables.perform_effects() {
             tables.withdraw_delivery(stream);
@@ -167,7 +155,9 @@ mod tests {
 
     #[test]
     fn a_delivery_honours_exactly_the_attributes_of_the_table() {
-        let accepts = |info: &Info| DeliveryAttributes::read(std::slice::from_ref(info)).is_ok();
+        let from = Proc::new(Nspace::new("job").unwrap(), iof_proto::Rank(0));
+        let accepts =
+            |info: &Info| delivered(&from, Channel::Stdout, Vec::new(), std::slice::from_ref(info)).is_ok();
         assert_eq!(attribute::mismatches(&[Place::Deliver], accepts), []);
     }
 }

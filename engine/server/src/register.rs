@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use iof_capture::{Child, Command, FirstWrites, NewProcess, NewSource, PipeId, PtyMaster, Stopped};
-use iof_core::{JobId, JobStatus, NewJob, NewRank, RegisteredRank, SignalReach, StdinAccess};
+use iof_core::{JobId, JobStatus, NewJob, RegisteredRank, SignalReach, StdinAccess};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
@@ -119,8 +119,8 @@ impl Engine {
         if let Some(child) = &child {
             tables.note_pid(nspace, rank, child.pid());
         }
-        let new = NewRank { rank, signals, stdin: access };
-        let RegisteredRank { streams: ids, process, target } = tables.register_rank(nspace, new)?;
+        let registered = tables.register_rank(nspace, rank, signals, access)?;
+        let RegisteredRank { streams: ids, process, target } = registered;
         tables.handles().add_rank(process, RankHandles { signaller, pty });
         for (((id, _), channel), pipe) in ids.iter().zip(Channel::OUTPUTS).zip(&pipes) {
             self.stalls.add(PipeId::Source(*id), &source, channel, isatty(pipe).unwrap_or(false));

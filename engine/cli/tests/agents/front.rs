@@ -135,13 +135,13 @@ impl Front {
             while let Some(frame) = self.decoder.decode().unwrap() {
                 match self.end.receive(&frame, Instant::now()).unwrap() {
                     FrontEvent::None | FrontEvent::Greeted => {}
-                    FrontEvent::Record { stream, bytes, .. } => {
+                    FrontEvent::Output(Frame::Record { stream, bytes, .. }) => {
                         self.writer = stream.rank;
                         return Arrived::Stdout(bytes.to_vec());
                     }
-                    FrontEvent::End(stream) => return Arrived::End(stream.channel),
+                    FrontEvent::Output(Frame::End { stream, .. }) => return Arrived::End(stream.channel),
                     FrontEvent::Message(message) => return Arrived::Message(message),
-                    FrontEvent::Gap { .. } => panic!("a gap"),
+                    FrontEvent::Output(frame) => panic!("{frame:?}"),
                 }
             }
             let mut piece = [0; 4096];

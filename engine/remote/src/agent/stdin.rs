@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{Engine, Grant, Job};
-use iof_nodes::{StdinOutcome, StdinRanks, ToFrontEnd, cut_text};
+use iof_nodes::{ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Failure, Info, Proc, Rank, SlowTargets, Status};
 use iof_tool::{Push, PushError, RequestError, Tool};
@@ -19,7 +19,7 @@ use crate::thread::start_thread;
 const MAX_STDIN_THREADS: usize = 64;
 
 /// What gives a piece of stdin to ranks, and returns when they have it.
-type Taker = Box<dyn FnMut(&[u8]) -> StdinOutcome + Send>;
+type Taker = Box<dyn FnMut(&[u8]) -> Result<(), Failure> + Send>;
 
 /// A piece of stdin.
 struct Piece {
@@ -61,11 +61,8 @@ impl StdinWorkers {
 
     /// Pushes a piece to ranks of this node, which has `all`. The front end sends the next piece for
     /// these ranks after the answer, so that one piece waits for each set.
-    pub fn push(&mut self, call: u64, (ranks, all): (StdinRanks, &BTreeSet<Rank>), bytes: Vec<u8>) {
-        let ranks = match ranks {
-            StdinRanks::All => all.iter().copied().collect(),
-            StdinRanks::Some(ranks) => ranks,
-        };
+    pub fn push(&mut self, call: u64, (ranks, all): (Option<Vec<Rank>>, &BTreeSet<Rank>), bytes: Vec<u8>) {
+        let ranks = ranks.unwrap_or_else(|| all.iter().copied().collect());
         let worker = match self.workers.remove(&ranks) {
             Some(worker) => Ok(worker),
             None => self.start(&ranks),
@@ -83,8 +80,8 @@ impl StdinWorkers {
             Ok(Err(_)) => "the thread that pushes stdin has ended".into(),
             Err(reason) => reason,
         };
-        self.uplink
-            .send(&ToFrontEnd::StdinTaken { call, outcome: failed(Status::ERR_NOT_AVAILABLE, &reason) });
+        let answer = Err(failure(Status::ERR_NOT_AVAILABLE, &reason));
+        self.uplink.send(&ToFrontEnd::StdinTaken { call, answer });
     }
 
     fn start(&mut self, ranks: &[Rank]) -> Result<Worker, String> {
@@ -98,7 +95,7 @@ impl StdinWorkers {
         let ((pieces, queue), uplink) = (unbounded::<Piece>(), Arc::clone(&self.uplink));
         let body = move || {
             for Piece { call, bytes, _busy } in queue {
-                uplink.send(&ToFrontEnd::StdinTaken { call, outcome: take(&bytes) });
+                uplink.send(&ToFrontEnd::StdinTaken { call, answer: take(&bytes) });
             }
         };
         start_thread("iof-stdin", body).map_err(|error| error.to_string())?;
@@ -111,11 +108,8 @@ impl StdinWorkers {
             && typed == *rank
         {
             let mut keys = TypedKeys::new(self.job.pty(typed).map_err(|error| error.to_string())?);
-            return Ok(Box::new(move |bytes| match keys.type_all(bytes) {
-                Ok(()) => StdinOutcome::Taken,
-                // No process has the terminal open any more.
-                Err(_) => StdinOutcome::Closed,
-            }));
+            // If it fails, no process has the terminal open any more.
+            return Ok(Box::new(move |bytes| keys.type_all(bytes).map_err(|_| closed())));
         }
         let mut tool = self.engine.attach(NAME, Grant::Never).map_err(|error| error.to_string())?;
         let target = |rank: &Rank| Proc { nspace: self.job.nspace().clone(), rank: *rank };
@@ -125,7 +119,7 @@ impl StdinWorkers {
 }
 
 /// Pushes a piece, or the end. Blocks until the ranks have it.
-fn push(tool: &mut Tool, targets: &[Proc], bytes: &[u8]) -> StdinOutcome {
+fn push(tool: &mut Tool, targets: &[Proc], bytes: &[u8]) -> Result<(), Failure> {
     let directives = vec![
         Info::new(key::PMIX_IOF_COMPLETE, bytes.is_empty()),
         // Some of the ranks may have ended.
@@ -133,17 +127,18 @@ fn push(tool: &mut Tool, targets: &[Proc], bytes: &[u8]) -> StdinOutcome {
     ];
     let push = Push { targets: targets.to_vec(), directives };
     match tool.push(&push, bytes, |_: &SlowTargets| {}) {
-        Ok(report) if report.partial.len() < targets.len() => StdinOutcome::Taken,
-        Ok(_) => StdinOutcome::Closed,
+        Ok(report) if report.partial.len() < targets.len() => Ok(()),
+        Ok(_) => Err(closed()),
         // The engine refuses a push to ranks none of which has an open stdin.
-        Err(PushError::Request(RequestError::Denied(failure))) => match failure.status {
-            Status::ERR_IOF_COMPLETE => StdinOutcome::Closed,
-            status => failed(status, &failure.reason),
-        },
-        Err(error) => failed(Status::ERR_NOT_AVAILABLE, &error.to_string()),
+        Err(PushError::Request(RequestError::Denied(denied))) => Err(failure(denied.status, &denied.reason)),
+        Err(error) => Err(failure(Status::ERR_NOT_AVAILABLE, &error.to_string())),
     }
 }
 
-fn failed(status: Status, reason: &str) -> StdinOutcome {
-    StdinOutcome::Failed(Failure::new(status, cut_text(reason)))
+fn closed() -> Failure {
+    failure(Status::ERR_IOF_COMPLETE, "these ranks have ended or closed their stdin")
+}
+
+fn failure(status: Status, reason: &str) -> Failure {
+    Failure::new(status, cut_text(reason))
 }

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use iof_nodes::limits::{MAX_CONTROL, MAX_KEPT, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StdinOutcome, StdinRanks,
-    StreamKey, ToAgent, ToFrontEnd,
+    AgentEnd, AgentEvent, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StreamKey, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Rank};
 use libc::{SIGKILL, SIGTERM};
@@ -169,12 +168,11 @@ impl Agent {
                 self.messages.push_back(ToFrontEnd::Started { pids });
             }
             ToAgent::Stdin { call, ranks, bytes } => {
-                assert_eq!(ranks, StdinRanks::All);
+                assert_eq!(ranks, None);
                 assert_eq!(call, self.stdin, "stdin arrives once and in order");
                 assert!(bytes.iter().all(|byte| *byte == call as u8));
                 self.stdin += 1;
-                let outcome = StdinOutcome::Taken;
-                self.messages.push_back(ToFrontEnd::StdinTaken { call, outcome });
+                self.messages.push_back(ToFrontEnd::StdinTaken { call, answer: Ok(()) });
             }
             ToAgent::Signal { signal } => self.signal(signal),
             ToAgent::Close | ToAgent::HangUp => self.is_gone = true,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use iof_core::{Exit, NodeLost, NodeReport};
 use iof_nodes::{
-    Frame, FrameDecoder, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StdinRanks, StreamKey, ToAgent,
-    ToFrontEnd, window,
+    Frame, FrameDecoder, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StreamKey, ToAgent, ToFrontEnd,
+    window,
 };
 use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
 
@@ -173,9 +173,10 @@ impl Front {
         match event {
             FrontEvent::None => {}
             FrontEvent::Greeted => self.prepare(node),
-            FrontEvent::Record { stream, time, bytes: record } => {
+            FrontEvent::Output(Frame::Record { stream, offset: position, time, bytes: record }) => {
                 let arrived = self.arrived.entry(stream).or_default();
                 let offset = arrived.delivered + arrived.lost;
+                assert_eq!(position, offset);
                 assert!(record == bytes(stream, offset, record.len()), "bytes of {stream:?}");
                 arrived.delivered += record.len() as u64;
                 self.bytes += record.len() as u64;
@@ -187,12 +188,15 @@ impl Front {
                 }
                 self.waiting.push_back((node, stream.channel, record.len()));
             }
-            FrontEvent::Gap { stream, lost, end } => {
+            FrontEvent::Output(Frame::Gap { stream, offset, lost }) => {
                 let arrived = self.arrived.entry(stream).or_default();
+                assert_eq!(arrived.delivered + arrived.lost, offset);
                 arrived.lost += lost;
-                assert_eq!(arrived.delivered + arrived.lost, end);
             }
-            FrontEvent::End(stream) => self.arrived.entry(stream).or_default().is_ended = true,
+            FrontEvent::Output(Frame::End { stream, .. }) => {
+                self.arrived.entry(stream).or_default().is_ended = true;
+            }
+            FrontEvent::Output(frame) => panic!("{frame:?} is no output"),
             FrontEvent::Message(ToFrontEnd::Link(_)) => self.edges[node].end.link.outlive_carriers(LIMIT),
             FrontEvent::Message(ToFrontEnd::Ready) => {
                 self.ready += 1;
@@ -333,7 +337,7 @@ impl Front {
         for node in self.open.clone() {
             self.edges[node].front.note_call(call);
             let bytes = vec![call as u8; PIECE];
-            self.send(node, &ToAgent::Stdin { call, ranks: StdinRanks::All, bytes });
+            self.send(node, &ToAgent::Stdin { call, ranks: None, bytes });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_core::{
     DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState, JobStatus,
-    Launching, MpiEvent, NewRank, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
+    Launching, MpiEvent, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
 };
 use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
@@ -156,21 +156,18 @@ impl SimulatedEngine {
         stdin: RankStdin,
         signals: RankSignals,
     ) -> Option<RegisteredRank> {
-        let new = NewRank {
-            rank: proc.rank,
-            signals: match signals {
-                RankSignals::OfEmbedder => SignalReach::Nothing,
-                RankSignals::ToProcess => SignalReach::Process,
-                RankSignals::ToGroup => SignalReach::Group,
-            },
-            stdin: match stdin {
-                RankStdin::Open => StdinAccess::All,
-                RankStdin::Own => StdinAccess::Own,
-                RankStdin::Closed => StdinAccess::None(StdinUnavailable::NotOpen),
-            },
+        let signals = match signals {
+            RankSignals::OfEmbedder => SignalReach::Nothing,
+            RankSignals::ToProcess => SignalReach::Process,
+            RankSignals::ToGroup => SignalReach::Group,
+        };
+        let stdin = match stdin {
+            RankStdin::Open => StdinAccess::All,
+            RankStdin::Own => StdinAccess::Own,
+            RankStdin::Closed => StdinAccess::None(StdinUnavailable::NotOpen),
         };
         let behind = limit_checks::tools_behind(&self.core);
-        let added = self.core.register_rank(&proc.nspace, new).ok()?;
+        let added = self.core.register_rank(&proc.nspace, proc.rank, signals, stdin).ok()?;
         let sources = added.streams.each_ref().map(|(source, _)| *source);
         limit_checks::check_not_attached(&self.core, &behind, &sources);
         self.note_commands();

@@ -3,7 +3,6 @@
 use iof_proto::{FromTool, StdinUnavailable};
 
 use super::*;
-use crate::calls::NewRank;
 use crate::jobs::job::StdinAccess;
 
 /// Starts a job with one local rank, whose streams have a grace period.
@@ -13,12 +12,8 @@ fn rig_with_grace() -> (Rig, Instant) {
     rig.state.jobs.remove(&rig.nspace);
     let grace = Some(Duration::from_secs(3600));
     rig.state.jobs.get_or_add(&rig.nspace, || JobState::new(grace, options, None));
-    let new = NewRank {
-        rank: Rank(0),
-        signals: SignalReach::Nothing,
-        stdin: StdinAccess::None(StdinUnavailable::NotOpen),
-    };
-    let process = rig.state.register_rank(&rig.nspace, new).ok().unwrap().process;
+    let (signals, stdin) = (SignalReach::Nothing, StdinAccess::None(StdinUnavailable::NotOpen));
+    let process = rig.state.register_rank(&rig.nspace, Rank(0), signals, stdin).ok().unwrap().process;
     rig.state.exited(process, Ok(Default::default()), now);
     assert!(rig.state.graces.next_end().is_some());
     (rig, now)
