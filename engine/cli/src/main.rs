@@ -23,6 +23,7 @@ mod keyboard;
 mod kill;
 mod log;
 mod message;
+mod mpir;
 mod name;
 mod nodes;
 mod orphans;

@@ -9,6 +9,7 @@ mod backends;
 mod bad_input;
 mod coexistence;
 mod container;
+mod debuggers;
 mod dropping;
 mod ending;
 mod failures;

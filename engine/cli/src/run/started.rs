@@ -13,6 +13,7 @@ use crate::failures::Failures;
 use crate::give_up::WriteWait;
 use crate::job_event::JobEvent;
 use crate::message::{self, print_message};
+use crate::mpir;
 use crate::orphans::reap_if_first_process;
 use crate::printers::OutputWriter;
 use crate::singletons::watch_for_singletons;
@@ -28,7 +29,7 @@ impl<'a> StartedJob<'a> {
     pub fn new(mut base: Prepared<'a>) -> Result<StartedJob<'a>, Failure> {
         let job = LaunchedJob::start(&base)?;
         mem::take(&mut base.new_files).keep();
-        let Plan { name, spec, outputs, .. } = &base.plan;
+        let Plan { name, spec, outputs, nodes, .. } = &base.plan;
         if *name != spec.nspace && outputs.names_job() {
             print_message(format_args!(
                 "a job {name} is running, so this job is named {}; --nspace sets the name of its files",
@@ -36,6 +37,7 @@ impl<'a> StartedJob<'a> {
             ));
         }
         base.signals.job_is_started();
+        mpir::publish_processes(&job, &spec.apps, nodes.as_ref().map_or(&[], |(nodes, _)| nodes));
         Ok(StartedJob { job, base })
     }
 
