@@ -131,7 +131,7 @@ pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_lim
 pub use mass_start::MassStart;
 pub use process_spec::ProcessSpec;
 pub use processors::Processors;
-pub use program::{check, find_program};
+pub use program::{check, find_program, interpreter_words};
 pub use pty::{InputKeys, PtyMaster};
 pub use queue::SourceBytes;
 pub use request::{

@@ -176,6 +176,15 @@ fn has_handlers(directory: &Path) -> bool {
     entries.map(|entry| entry.file_name()).any(|name| name != "register" && name != "status")
 }
 
+/// Returns the words of the first line of a script: its interpreter, and what is behind it. Returns
+/// `None` for other files.
+pub fn interpreter_words(path: &Path) -> Option<Vec<OsString>> {
+    let head = head(path)?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    Some(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
+}
+
 /// Returns the interpreter that the first line of a script names. Returns `None` for other files,
 /// and for a line that is too long for the kernel to be certain.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {

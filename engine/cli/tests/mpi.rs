@@ -352,3 +352,69 @@ fn a_pmix_library_is_not_mixed_with_one_that_the_process_is_linked_with() {
         assert_eq!(done.stderr.contains("linked with another libpmix"), code == 2, "{done:?}");
     }
 }
+
+/// Compiles a program that is linked with an MPI library of this name. Returns `None` where no C
+/// compiler is installed.
+fn linked(site: &Site, library: &str) -> Option<PathBuf> {
+    let source = site.path().join("source.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").ok()?;
+    let (library, program) = (site.path().join(library), site.path().join("program"));
+    let cc = |options: &[&str], output: &PathBuf| {
+        Command::new("cc")
+            .arg(&source)
+            .args(options)
+            .arg("-o")
+            .arg(output)
+            .status()
+            .is_ok_and(|it| it.success())
+    };
+    let soname = format!("-Wl,-soname,{}", library.file_name()?.to_str()?);
+    let is_compiled = cc(&["-shared", "-fPIC", &soname], &library)
+        && cc(&["-Wl,--no-as-needed", library.to_str()?], &program);
+    if !is_compiled {
+        println!("skipped: no C compiler is installed");
+    }
+    is_compiled.then_some(program)
+}
+
+#[test]
+fn a_protocol_that_does_not_serve_a_program_is_refused_before_it_starts() {
+    let site = Site::new();
+    for (library, protocol, reason) in [
+        ("libmpi.so.12", "pmix", "MPICH starts by PMI-1"),
+        ("libmpi.so.40", "pmi1", "Open MPI starts by PMIx"),
+    ] {
+        let Some(program) = linked(&site, library) else { return };
+        let done = site.run(&["-n", "2", "--mpi", protocol], [&program]).finish();
+        assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
+        let line = format!("iof: each rank would be alone: {reason}");
+        assert!(done.stderr.starts_with(&line) && done.stderr.ends_with(": choose auto\n"), "{done:?}");
+        // A launcher serves its own ranks.
+        std::fs::rename(program, site.path().join("mpiexec")).unwrap();
+        let preload = format!("LD_LIBRARY_PATH={}", site.path().display());
+        let launcher = site.path().join("mpiexec");
+        let done = site.run(&["-n", "2", "--mpi", "pmi1", "-x", &preload], [&launcher]).finish();
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+}
+
+#[test]
+fn a_script_counts_as_its_interpreter_and_python_only_as_what_it_may_use() {
+    let site = Site::new();
+    let Some(program) = linked(&site, "libmpi.so.12") else { return };
+    let script = site.install_script(&format!("#!/usr/bin/env -S {}\n", program.display()), "script");
+    let nodes = ["-n", "2", "--rsh", "sh -c", "--hosts", "a,b"];
+    for command in [&["taskset", "-c", "0", script.to_str().unwrap()][..], &[script.to_str().unwrap()]] {
+        let done = site.run(&nodes, command).finish();
+        assert!(done.code == 2 && done.stderr.contains("MPI programs run on one node only"), "{done:?}");
+    }
+    let python = site.path().join("python3");
+    let compiled = Command::new("cc").arg(site.path().join("source.c")).arg("-o").arg(&python).status();
+    assert!(compiled.unwrap().success());
+    let extension = site.path().join("packages/mpi4py/MPI.abi3.so");
+    std::fs::create_dir_all(extension.parent().unwrap()).unwrap();
+    std::fs::rename(program, extension).unwrap();
+    let packages = format!("PYTHONPATH={}/packages", site.path().display());
+    let done = site.run(&[&nodes[..], &["-x", &packages]].concat(), [&python]).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+}

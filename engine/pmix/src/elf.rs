@@ -23,6 +23,8 @@ pub(crate) struct Dynamic {
     pub needed: Vec<OsString>,
     /// The lists of directories in which they are looked up, separated by colons.
     pub paths: Vec<OsString>,
+    /// The name of the file itself, if it is a library.
+    pub name: Option<OsString>,
 }
 
 /// The types of segments.
@@ -32,6 +34,7 @@ const DYNAMIC: u64 = 2;
 const NEEDED: u64 = 1;
 const STRING_TABLE: u64 = 5;
 const STRING_TABLE_SIZE: u64 = 10;
+const NAME: u64 = 14;
 const RPATH: u64 = 15;
 const RUNPATH: u64 = 29;
 /// The size of a program header and of an entry for the dynamic linker.
@@ -86,7 +89,8 @@ impl Dynamic {
                 .filter_map(|(_, index)| text(*index))
                 .collect()
         };
-        Some(Dynamic { needed: texts_of([NEEDED; 2]), paths: texts_of([RPATH, RUNPATH]) })
+        let name = value(NAME).and_then(text);
+        Some(Dynamic { needed: texts_of([NEEDED; 2]), paths: texts_of([RPATH, RUNPATH]), name })
     }
 }
 

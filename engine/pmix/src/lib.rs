@@ -14,7 +14,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `elf`, `program` | the libraries that a program needs; whether PMIx is one of them |
+//! | `elf`, `program`, `python` | the libraries that a program or mpi4py needs; whether PMIx is one of them |
 //! | `job`, `info` | what libpmix is told about a job; keys with values, in the form of C |
 //! | `types` | the structures of libpmix |
 //! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code about it |
@@ -37,6 +37,7 @@ mod library;
 pub mod limits;
 mod listener;
 mod program;
+mod python;
 mod read;
 mod relay;
 mod rendezvous;
@@ -54,7 +55,7 @@ pub use filter::HeldRequest;
 pub use job::{AppInfo, JobInfo};
 pub use limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 pub use listener::{ToolListener, ToolService};
-pub use program::Need;
+pub use program::{Need, is_launcher};
 pub use relay::{Carried, Relay};
 pub use request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
 pub use server::{MAX_LOCAL_RANKS, PmixServer};

@@ -11,7 +11,7 @@ use crate::elf::Dynamic;
 const LIBPMIX: &str = "libpmix.so.2";
 /// Directories in which the dynamic linker looks last, without those that are configured
 /// (ld.so.conf).
-const SYSTEM: [&str; 8] = [
+pub(crate) const SYSTEM: [&str; 8] = [
     "/lib64",
     "/usr/lib64",
     "/lib/x86_64-linux-gnu",
@@ -24,6 +24,31 @@ const SYSTEM: [&str; 8] = [
 /// The number of libraries between a program and libpmix that are looked at: a binding such as that
 /// of Fortran, and Open MPI's own library.
 const LIBRARIES_BETWEEN: usize = 4;
+
+/// The launchers of MPI programs, and the programs by which they start ranks on a node.
+const LAUNCHERS: [&str; 16] = [
+    "aprun",
+    "flux",
+    "hydra_pmi_proxy",
+    "iof",
+    "jsrun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "mpirun",
+    "orted",
+    "orterun",
+    "prte",
+    "prted",
+    "prterun",
+    "prun",
+    "slurmstepd",
+    "srun",
+];
+
+/// Returns whether a program is a launcher of MPI programs, by its name. Its ranks are not alone.
+pub fn is_launcher(program: &Path) -> bool {
+    LAUNCHERS.iter().any(|launcher| program.file_name() == Some(OsStr::new(launcher)))
+}
 
 /// What a program uses to start MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +71,22 @@ impl Need {
         Need::within(file, search, LIBRARIES_BETWEEN)
     }
 
+    /// Returns the need of a program that opens this library; `None` if it is not one.
+    pub(crate) fn of_library(library: &Path, search: Option<&OsStr>) -> Option<Need> {
+        let needed = vec![Dynamic::read(library)?.name?];
+        let paths = vec![library.parent()?.into()];
+        Some(Need::of_parts(library, &Dynamic { needed, paths, name: None }, search, LIBRARIES_BETWEEN))
+    }
+
     fn within(file: &Path, search: Option<&OsStr>, depth: usize) -> Need {
-        let Some(dynamic) = Dynamic::read(file) else { return Need::None };
-        let find = |name: &OsStr| look_up(name, file, &dynamic, search);
+        match Dynamic::read(file) {
+            Some(dynamic) => Need::of_parts(file, &dynamic, search, depth),
+            None => Need::None,
+        }
+    }
+
+    fn of_parts(file: &Path, dynamic: &Dynamic, search: Option<&OsStr>, depth: usize) -> Need {
+        let find = |name: &OsStr| look_up(name, file, dynamic, search);
         let needed =
             |is_wanted: fn(&[u8]) -> bool| dynamic.needed.iter().find(|name| is_wanted(name.as_bytes()));
         if needed(|name| name.starts_with(b"libopen-rte.so.")).is_some() {

@@ -1,6 +1,7 @@
 //! Programs and libraries that the linker of the system makes: what they need is found.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
@@ -18,7 +19,7 @@ impl Site {
             return None;
         }
         let path = env::temp_dir().join(format!("iof-pmix-{name}-{}", process::id()));
-        fs::create_dir_all(path.join("lib/openmpi")).unwrap();
+        fs::create_dir_all(&path).unwrap();
         Some(Site(path.canonicalize().unwrap()))
     }
 
@@ -26,6 +27,7 @@ impl Site {
     fn compile(&self, file: &str, text: &str, options: &[&str]) -> PathBuf {
         let (source, output) = (self.0.join("source.c"), self.0.join(file));
         fs::write(&source, text).unwrap();
+        fs::create_dir_all(output.parent().unwrap()).unwrap();
         let mut command = Command::new("cc");
         command.current_dir(&self.0).arg("source.c").arg("-o").arg(&output).args(options);
         assert!(command.status().unwrap().success(), "{command:?}");
@@ -102,6 +104,53 @@ fn programs_of_mpich_need_pmi_1_and_scripts_and_damaged_files_nothing() {
     for path in [&file, &site.0, Path::new("/dev/zero"), Path::new("/nonexistent")] {
         assert_eq!(Need::of(path, None), Need::None, "{}", path.display());
     }
+}
+
+#[test]
+fn a_script_of_python_needs_what_its_mpi4py_uses() {
+    let Some(site) = Site::new("python") else { return };
+    let write = |file: &str, text: &str| {
+        let path = site.0.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    };
+    write("base/bin/python3.9", "");
+    let settings = write("venv/pyvenv.cfg", "home = /usr/bin\n");
+    let interpreter = site.0.join("venv/bin/python");
+    fs::create_dir_all(interpreter.parent().unwrap()).unwrap();
+    symlink("../../base/bin/python3.9", &interpreter).unwrap();
+    let need = || Need::of_python(&interpreter, |_| None);
+    assert!(Need::is_python(&interpreter) && !Need::is_python(Path::new("/bin/sh")));
+
+    // What the base has counts in a virtual environment that says so.
+    site.library("base/lib/libmpi.so.12", &[]);
+    write("base/lib/python3.9/site-packages/mpi4py/MPI.mpich.cpython-39.so", "");
+    assert_eq!(need(), Need::None);
+    write("venv/pyvenv.cfg", "include-system-site-packages = true\n");
+    assert_eq!(need(), Need::Pmi1);
+    fs::remove_file(settings).unwrap();
+    assert_eq!(Need::of_python(&site.0.join("base/bin/python3.9"), |_| None), Need::Pmi1);
+    write("venv/pyvenv.cfg", "include-system-site-packages = false\n");
+
+    // An extension that is not linked opens the first library of the environment.
+    let wheel = write("venv/lib/python3.9/site-packages/mpi4py/MPI.openmpi.cpython-39.so", "");
+    write("venv/lib/libmpi.so", "INPUT(libmpi.so.40)\n");
+    let libpmix = site.library("venv/lib/openmpi/libpmix.so.2", &[]);
+    let inner = ["venv/lib/openmpi/libpmix.so.2", "-Wl,-rpath,$ORIGIN/openmpi"];
+    site.library("venv/lib/libmpi.so.40", &inner);
+    assert_eq!(need(), Need::Pmix(libpmix.clone()));
+    let chosen = |variable: &str| (variable == "MPI4PY_LIBMPI").then(|| site.0.join("base/lib").into());
+    assert_eq!(Need::of_python(&interpreter, chosen), Need::Pmi1);
+
+    // One that is linked has its own.
+    fs::remove_file(wheel).unwrap();
+    let linked = ["venv/lib/libmpi.so.40", "-Wl,-rpath,$ORIGIN/../../..", "-Wl,-rpath-link,venv/lib/openmpi"];
+    site.library("venv/lib/python3.9/site-packages/mpi4py/MPI.cpython-39.so", &linked);
+    assert_eq!(Need::of_python(&interpreter, chosen), Need::Pmix(libpmix));
+    let packages = |variable: &str| (variable == "PYTHONPATH").then(|| site.0.join("packages").into());
+    write("packages/mpi4py/MPI.abi3.so", "");
+    assert_eq!(Need::of_python(&interpreter, packages), Need::None);
 }
 
 #[test]

@@ -86,6 +86,10 @@ pub enum LaunchError {
          start them without MPI"
     )]
     MixedMpi,
+    /// Each rank would be alone, because the job's protocol ([`JobSpec::mpi`](crate::JobSpec::mpi)) is
+    /// not that of the MPI library.
+    #[error("each rank would be alone: {0}")]
+    Alone(&'static str),
     /// The job has more ranks than cores ([`Binding::Core`](crate::Binding::Core)).
     #[error("cannot bind {ranks} ranks to {cores} cores: start at most {cores} ranks, or do not bind them")]
     Cores {

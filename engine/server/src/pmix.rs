@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, thread};
 
-use iof_capture::{Processors, find_program};
+use iof_capture::{Processors, find_program, interpreter_words};
 use iof_core::{Input, JobId, MpiEvent};
-use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
+use iof_pmix_server::{
+    AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError, is_launcher,
+};
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::{App, JobSpec, Mpi, Rank};
 
@@ -136,7 +138,12 @@ impl PmixHost {
         cores: &[Processors],
         reports: &Arc<Reports>,
     ) -> Result<Option<PmixJob>, LaunchError> {
-        needs.warn_if_alone(spec);
+        if let Some(reason) = needs.reason_to_be_alone(spec) {
+            if spec.mpi != Mpi::Auto {
+                return Err(LaunchError::Alone(reason));
+            }
+            tracing::warn!(job = %spec.nspace, "each rank is alone: {reason}");
+        }
         let Some(library) = needs.library(spec.mpi) else { return Ok(None) };
         let server = match self.start(&library, reports) {
             Ok(server) => server,
@@ -172,30 +179,41 @@ pub fn needs_mpi(spec: &JobSpec) -> bool {
 }
 
 /// What the programs of a job need to start MPI. To find out, files are opened and read.
-pub(crate) struct MpiNeeds(Vec<Need>);
+pub(crate) struct MpiNeeds {
+    /// One need for each program, or that of the first interpreter of Python that has mpi4py.
+    needs: Vec<Need>,
+    /// A program is linked with an MPI library. A script may use mpi4py or not.
+    is_linked: bool,
+}
 
 impl MpiNeeds {
     /// Looks at the programs of a job, unless it does not serve MPI.
     pub(crate) fn of(spec: &JobSpec) -> MpiNeeds {
-        match spec.mpi {
-            Mpi::None => MpiNeeds(Vec::new()),
-            _ => MpiNeeds(first_processes(spec).map(|process| need_behind(&process.app)).collect()),
+        if spec.mpi == Mpi::None {
+            return MpiNeeds { needs: Vec::new(), is_linked: false };
         }
+        let needs: Vec<Need> = first_processes(spec).map(|process| need_behind(&process.app)).collect();
+        if needs.iter().any(|need| *need != Need::None) {
+            return MpiNeeds { needs, is_linked: true };
+        }
+        let python = first_processes(spec).map(|process| need_of_python(&process.app));
+        let needs = python.into_iter().find(|need| *need != Need::None);
+        MpiNeeds { needs: needs.into_iter().collect(), is_linked: false }
     }
 
     /// Returns whether a program is linked with an MPI library.
     pub(crate) fn is_mpi(&self) -> bool {
-        self.0.iter().any(|need| *need != Need::None)
+        self.is_linked
     }
 
     /// Returns whether a job has PMI-1 and is known to use it.
     pub(crate) fn is_pmi1(&self, mpi: Mpi) -> bool {
-        mpi == Mpi::Pmi1 || (mpi == Mpi::Auto && self.0.contains(&Need::Pmi1))
+        mpi == Mpi::Pmi1 || (mpi == Mpi::Auto && self.needs.contains(&Need::Pmi1))
     }
 
     /// Returns whether some programs need PMI-1, others PMIx, and the protocol is not chosen.
     pub(crate) fn is_mixed(&self, mpi: Mpi) -> bool {
-        mpi == Mpi::Auto && self.0.contains(&Need::Pmi1) && self.pmix().is_some()
+        mpi == Mpi::Auto && self.needs.contains(&Need::Pmi1) && self.pmix().is_some()
     }
 
     /// Returns the number of files that the PMIx server may open for a job.
@@ -205,7 +223,7 @@ impl MpiNeeds {
 
     /// Returns the library of the first program that needs PMIx.
     fn pmix(&self) -> Option<&Path> {
-        self.0.iter().find_map(|need| match need {
+        self.needs.iter().find_map(|need| match need {
             Need::Pmix(library) => Some(library.as_path()),
             Need::None | Need::Pmi1 | Need::OldOpenMpi => None,
         })
@@ -216,7 +234,7 @@ impl MpiNeeds {
         let named = || env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
         let needed = || self.pmix().map(Path::to_owned);
         match mpi {
-            Mpi::Auto if self.pmix().is_none() && self.0.contains(&Need::Pmi1) => None,
+            Mpi::Auto if self.pmix().is_none() && self.needs.contains(&Need::Pmi1) => None,
             Mpi::Auto => named().or_else(needed),
             Mpi::Pmix => named().or_else(needed).or_else(|| Some(SYSTEM_LIBRARY.into())),
             _ => None,
@@ -224,53 +242,71 @@ impl MpiNeeds {
     }
 
     /// Returns whether a job can run without the PMIx server, unless it is asked for: one rank can,
-    /// and so can programs that are not linked with Open MPI.
+    /// and so can programs that are not linked with Open MPI, such as scripts.
     fn can_be_alone(&self, spec: &JobSpec) -> bool {
-        spec.mpi == Mpi::Auto && (spec.nprocs() < 2 || self.pmix().is_none())
+        spec.mpi == Mpi::Auto && (spec.nprocs() < 2 || !self.is_linked || self.pmix().is_none())
     }
 
-    /// Warns if ranks of a job are alone, as its protocol is not that of their MPI library.
-    fn warn_if_alone(&self, spec: &JobSpec) {
-        if spec.nprocs() < 2 {
-            return;
-        }
-        let reason = if self.0.contains(&Need::OldOpenMpi) {
-            "only its own mpirun can start Open MPI 4, and iof starts Open MPI 5"
-        } else if spec.mpi == Mpi::Pmi1 && self.pmix().is_some() {
-            "Open MPI starts by PMIx, and the job has PMI-1: choose auto"
-        } else if spec.mpi == Mpi::Pmix && self.0.contains(&Need::Pmi1) {
-            "MPICH starts by PMI-1 unless it was built with PMIx, and the job has PMIx: choose auto"
+    /// Returns the reason if each rank of a job would be alone, as its protocol is not that of its
+    /// linked programs.
+    pub(crate) fn reason_to_be_alone(&self, spec: &JobSpec) -> Option<&'static str> {
+        let has = |need| self.is_linked && spec.nprocs() > 1 && self.needs.contains(&need);
+        if has(Need::OldOpenMpi) {
+            Some("only its own mpirun can start Open MPI 4, and iof starts Open MPI 5")
+        } else if spec.mpi == Mpi::Pmi1 && self.pmix().is_some_and(|library| has(Need::Pmix(library.into())))
+        {
+            Some("Open MPI starts by PMIx, and the job has PMI-1: choose auto")
+        } else if spec.mpi == Mpi::Pmix && has(Need::Pmi1) {
+            Some("MPICH starts by PMI-1 unless it was built with PMIx, and the job has PMIx: choose auto")
         } else {
-            return;
-        };
-        tracing::warn!(job = %spec.nspace, "each rank is alone: {reason}");
+            None
+        }
     }
 }
 
-/// Returns what a program needs. For a program that starts another one, this is what the first
-/// program among its arguments needs.
+/// Returns the need of the first file that is linked with an MPI library.
 fn need_behind(app: &App) -> Need {
-    let own = need(app);
-    let name = Path::new(&app.program).file_name();
-    if own != Need::None || !STARTERS.iter().any(|starter| name == Some(OsStr::new(starter))) {
-        return own;
-    }
-    let words = app.args.iter().take(WORDS_OF_STARTER);
-    let named = words.filter(|word| !word.as_bytes().starts_with(b"-"));
-    let mut behind = app.clone();
-    let needs = named.map(|word| {
-        behind.program.clone_from(word);
-        need(&behind)
-    });
+    let search = variable(app, LIBRARY_PATH);
+    let needs = files_behind(app).into_iter().map(|file| Need::of(&file, search.as_deref()));
     needs.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
 }
 
-/// Returns what the program of an app needs to start MPI.
-fn need(app: &App) -> Need {
-    let own = app.env.iter().rev().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
-    let search = own.or_else(|| env::var_os(LIBRARY_PATH));
+/// Returns the need of mpi4py in the first interpreter of Python that has it.
+fn need_of_python(app: &App) -> Need {
+    let interpreters = files_behind(app).into_iter().filter(|file| Need::is_python(file));
+    let needs = interpreters.map(|file| Need::of_python(&file, |name| variable(app, name)));
+    needs.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
+}
+
+/// Returns a variable of a app.
+fn variable(app: &App, wanted: &str) -> Option<OsString> {
+    let own = app.env.iter().rev().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
+    own.or_else(|| env::var_os(wanted))
+}
+
+/// Returns the file of a program, or of the interpreter if it is a script. For a program that starts
+/// another one, its first arguments follow. A launcher has its own ranks.
+fn files_behind(app: &App) -> Vec<PathBuf> {
     // A program that cannot be found was refused by the checks before.
-    find_program(app).map_or(Need::None, |file| Need::of(&file, search.as_deref()))
+    let find = |word: &OsString| {
+        let mut named = app.clone();
+        named.program.clone_from(word);
+        find_program(&named).ok()
+    };
+    let expand = |word: &OsString| match find(word) {
+        Some(file) if is_launcher(&file) => Vec::new(),
+        Some(file) => interpreter_words(&file).unwrap_or_else(|| vec![word.clone()]),
+        None => Vec::new(),
+    };
+    let mut words = expand(&app.program);
+    let name = words.first().and_then(|word| Path::new(word).file_name()).map(OsStr::to_owned);
+    if STARTERS.iter().any(|starter| name.as_deref() == Some(OsStr::new(starter))) {
+        let named = app.args.iter().take(WORDS_OF_STARTER).filter(|word| !word.as_bytes().starts_with(b"-"));
+        words.extend(named.flat_map(expand));
+    } else {
+        words.truncate(1);
+    }
+    words.iter().filter_map(find).collect()
 }
 
 /// Returns the name of a job in PMIx, which is unique: engines may run jobs of the same name. Other

@@ -68,6 +68,7 @@ impl LaunchedJob {
 fn not_started(error: LaunchError) -> Failure {
     match error {
         LaunchError::Spawn { .. }
+        | LaunchError::Alone(_)
         | LaunchError::Rings { .. }
         | LaunchError::Capture(_)
         | LaunchError::Pmi { .. } => Failure::running(error),

@@ -1,7 +1,7 @@
 //! Programs of real MPI libraries. `.ci/mpi` installs these libraries, compiles `ranks.c` with
 //! them, and names the executables in the variable `IOF_TEST_MPI`, separated by colons.
-//! `IOF_TEST_MPI4PY` is a virtual environment with Open MPI and mpi4py. Without these the tests do
-//! nothing.
+//! `IOF_TEST_MPI4PY` names virtual environments with mpi4py in the same way; the first one has Open
+//! MPI. Without these the tests do nothing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -12,13 +12,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_testing::command::site::Site;
-use iof_testing::process::Done;
+use iof_testing::process::{Done, Process};
 use sha2::{Digest, Sha256};
 
 /// Calls `test` with each program.
 fn for_each_program(test: impl Fn(&str)) {
     let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
     programs.split(':').filter(|program| !program.is_empty()).for_each(test);
+}
+
+/// Returns the virtual environments with mpi4py.
+fn environments() -> Vec<String> {
+    let environments = std::env::var("IOF_TEST_MPI4PY").unwrap_or_default();
+    environments.split(':').filter(|path| !path.is_empty()).map(str::to_owned).collect()
+}
+
+/// Returns the one with Open MPI.
+fn with_open_mpi() -> Option<String> {
+    environments().into_iter().next()
 }
 
 fn run(options: &[&str], program: &str, mode: &str) -> Done {
@@ -41,7 +52,7 @@ fn ranks_of_a_job_are_one_world() {
 
 #[test]
 fn a_library_for_scripts_does_not_disturb_linked_programs() {
-    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
+    let Some(environment) = with_open_mpi() else { return };
     for_each_program(|program| {
         let site = Site::new();
         let mut command = site.iof("run");
@@ -85,13 +96,15 @@ fn an_abort_a_killed_rank_and_an_early_exit_end_the_job() {
     });
 }
 
+const SCRIPT: &str = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.rank, c.size, c.allreduce(c.rank))";
+
 #[test]
-fn a_script_is_served_by_the_library_that_a_variable_names() {
-    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
-    let script = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.rank, c.size, c.allreduce(c.rank))";
+fn a_script_of_a_shell_is_served_by_the_library_that_a_variable_names() {
+    let Some(environment) = with_open_mpi() else { return };
     let site = Site::new();
     let mut command = site.iof("run");
-    command.args(["-n", "3", "--timings", &format!("{environment}/bin/python"), "-c", script]);
+    let script = format!("exec {environment}/bin/python -c '{SCRIPT}'");
+    command.args(["-n", "3", "--timings", "sh", "-c", &script]);
     command.env("IOF_LIBPMIX", format!("{environment}/lib/openmpi/libpmix.so.2"));
     let output = command.output().unwrap();
     let (text, errors) =
@@ -102,8 +115,29 @@ fn a_script_is_served_by_the_library_that_a_variable_names() {
 }
 
 #[test]
+fn scripts_of_python_have_the_protocol_of_their_mpi4py_whatever_a_variable_names() {
+    let Some(open_mpi) = with_open_mpi() else { return };
+    for environment in environments() {
+        for library in [String::new(), format!("{open_mpi}/lib/openmpi/libpmix.so.2")] {
+            let site = Site::new();
+            let python = format!("{environment}/bin/python");
+            let script = site.install_script(&format!("#!/usr/bin/env -S {python} -u\n{SCRIPT}\n"), "script");
+            let script = script.to_str().unwrap();
+            for program in [&[python.as_str(), "-c", SCRIPT][..], &[script], &["taskset", "-c", "0", script]]
+            {
+                let mut command = site.iof("run");
+                command.args(["-n", "2"]).args(program).env("IOF_LIBPMIX", &library);
+                let done = Process::start(&mut command).finish();
+                let lines: BTreeSet<&str> = done.text().lines().collect();
+                assert_eq!(lines, BTreeSet::from(["0 2 1", "1 2 1"]), "{program:?}: {done:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_communicator_of_a_group_is_refused_to_each_rank() {
-    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
+    let Some(environment) = with_open_mpi() else { return };
     let script =
         "from mpi4py import MPI\ntry: MPI.Intracomm.Create_from_group(MPI.COMM_WORLD.Get_group(), 'a')
 except Exception as error: print(error)";
@@ -131,11 +165,11 @@ fn a_program_is_found_behind_a_command_that_starts_it() {
 
 #[test]
 fn a_line_tells_that_ranks_of_a_script_are_alone_and_how_to_change_it() {
-    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
+    let Some(environment) = with_open_mpi() else { return };
     // Long enough for a look at the process.
     let script = "from mpi4py import MPI; import time; time.sleep(5); print(MPI.COMM_WORLD.size)";
-    let python = format!("{environment}/bin/python");
-    let done = Site::new().run(&["-n", "2"], [&python, "-c", script]).finish();
+    let script = format!("exec {environment}/bin/python -c '{script}'");
+    let done = Site::new().run(&["-n", "2"], ["sh", "-c", &script]).finish();
     assert_eq!(done.text(), "1\n1\n", "{done:?}");
     assert!(
         done.stderr.contains("each rank is alone, because Open MPI needs PMIx: set IOF_LIBPMIX="),
@@ -144,7 +178,7 @@ fn a_line_tells_that_ranks_of_a_script_are_alone_and_how_to_change_it() {
 }
 
 #[test]
-fn programs_of_two_mpi_libraries_are_refused_and_a_wrong_protocol_is_told() {
+fn programs_of_two_mpi_libraries_are_refused_and_so_is_a_wrong_protocol() {
     let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
     let programs: Vec<&str> = programs.split(':').collect();
     let [mpich, open_mpi] = programs[..] else { return };
@@ -152,7 +186,8 @@ fn programs_of_two_mpi_libraries_are_refused_and_a_wrong_protocol_is_told() {
     assert_eq!(done.code, 2, "{done:?}");
     assert!(done.stderr.contains("linked with MPICH and others with Open MPI"), "{done:?}");
     let done = run(&["-n", "2", "--mpi", "pmi1"], open_mpi, "hello");
-    assert!(done.stderr.contains("each rank is alone: Open MPI starts by PMIx"), "{done:?}");
+    assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
+    assert!(done.stderr.contains("each rank would be alone: Open MPI starts by PMIx"), "{done:?}");
 }
 
 /// Returns the shared memory of Open MPI's jobs.
