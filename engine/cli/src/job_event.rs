@@ -32,6 +32,11 @@ pub enum JobEvent {
         channel: Channel,
         remedy: Remedy,
     },
+    /// Each rank is alone, as this line says.
+    Alone {
+        line: String,
+        ends_job: bool,
+    },
     /// This rank does not fill the screen of the command's terminal any more.
     ScreenClosed(Rank),
     /// The push of the command's stdin.

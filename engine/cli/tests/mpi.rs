@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use iof_testing::command::site::Site;
 use iof_testing::process::{Done, Process};
@@ -353,11 +355,14 @@ fn a_pmix_library_is_not_mixed_with_one_that_the_process_is_linked_with() {
     }
 }
 
-/// Compiles a program that is linked with an MPI library of this name. Returns `None` where no C
-/// compiler is installed.
+/// Compiles a program that is linked with an MPI library of this name, and keeps the file that it is
+/// given open until its stdin ends. Returns `None` where no C compiler is installed.
 fn linked(site: &Site, library: &str) -> Option<PathBuf> {
     let source = site.path().join("source.c");
-    std::fs::write(&source, "int main(void) { return 0; }\n").ok()?;
+    let text = "#include <fcntl.h>\n#include <unistd.h>\nint main(int count, char **words) {
+        char byte; if (count > 1) open(words[1], O_CREAT | O_RDWR, 0600);
+        while (read(0, &byte, 1) > 0); return 0; }\n";
+    std::fs::write(&source, text).ok()?;
     let (library, program) = (site.path().join(library), site.path().join("program"));
     let cc = |options: &[&str], output: &PathBuf| {
         Command::new("cc")
@@ -370,7 +375,7 @@ fn linked(site: &Site, library: &str) -> Option<PathBuf> {
     };
     let soname = format!("-Wl,-soname,{}", library.file_name()?.to_str()?);
     let is_compiled = cc(&["-shared", "-fPIC", &soname], &library)
-        && cc(&["-Wl,--no-as-needed", library.to_str()?], &program);
+        && cc(&["-Wl,--no-as-needed,-rpath,$ORIGIN", library.to_str()?], &program);
     if !is_compiled {
         println!("skipped: no C compiler is installed");
     }
@@ -391,9 +396,8 @@ fn a_protocol_that_does_not_serve_a_program_is_refused_before_it_starts() {
         assert!(done.stderr.starts_with(&line) && done.stderr.ends_with(": choose auto\n"), "{done:?}");
         // A launcher serves its own ranks.
         std::fs::rename(program, site.path().join("mpiexec")).unwrap();
-        let preload = format!("LD_LIBRARY_PATH={}", site.path().display());
         let launcher = site.path().join("mpiexec");
-        let done = site.run(&["-n", "2", "--mpi", "pmi1", "-x", &preload], [&launcher]).finish();
+        let done = site.run(&["-n", "2", "--mpi", "pmi1"], [&launcher]).finish();
         assert_eq!(done.code, 0, "{done:?}");
     }
 }
@@ -417,4 +421,76 @@ fn a_script_counts_as_its_interpreter_and_python_only_as_what_it_may_use() {
     let packages = format!("PYTHONPATH={}/packages", site.path().display());
     let done = site.run(&[&nodes[..], &["-x", &packages]].concat(), [&python]).finish();
     assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+}
+
+/// Starts a job of two ranks, each of which starts a program of Open MPI with `arguments` behind the
+/// back of iof.
+fn start_hidden(site: &Site, program: &Path, options: &[&str], arguments: &str) -> Process {
+    let script = format!("{} {arguments}; exit 0", program.display());
+    let options = [&["-n", "2", "--stdin", "all", "--nspace", "demo"], options].concat();
+    site.run(&options, ["sh", "-c", &script])
+}
+
+#[test]
+fn two_ranks_that_have_initialised_mpi_alone_end_the_job_with_the_remedy() {
+    let site = Site::new();
+    let Some(program) = linked(&site, "libmpi.so.40") else { return };
+    let segment = format!("{}/sm_segment.$IOF_RANK", site.path().display());
+    let mut run = start_hidden(&site, &program, &[], &segment);
+    let _stdin = run.stdin();
+    let done = run.finish();
+    let last = done.stderr.lines().last().unwrap_or_default();
+    let wanted = "iof: job demo: ranks 0-1 have started MPI, each alone, because Open MPI needs PMIx: choose \
+                  --mpi pmix, or --mpi none if ranks are to be alone; the job was ended because of this error";
+    assert_eq!((done.code, last), (1, wanted), "{done:?}");
+    // A protocol that is chosen is for MPI: that the library is open is enough.
+    let mut run = start_hidden(&site, &program, &["--mpi", "pmi1"], "");
+    let _stdin = run.stdin();
+    let done = run.finish();
+    assert!(done.code == 1 && done.stderr.contains("ranks 0-1 would be alone, because Open MPI"), "{done:?}");
+}
+
+#[test]
+fn a_library_that_is_not_initialised_or_only_by_one_rank_ends_no_job() {
+    let site = Site::new();
+    let Some(program) = linked(&site, "libmpi.so.40") else { return };
+    for segment in
+        [String::new(), format!("$([ $IOF_RANK = 1 ] || echo {}/sm_segment.)", site.path().display())]
+    {
+        let mut run = start_hidden(&site, &program, &[], &segment);
+        let (stdin, mut stderr) = (run.stdin(), BufReader::new(run.stderr()));
+        let mut first = String::new();
+        stderr.read_line(&mut first).unwrap();
+        let line = "iof: job demo: each rank that starts MPI is alone, because Open MPI needs PMIx: choose --mpi pmix\n";
+        assert_eq!(first, line);
+        // Both ranks were looked at in the same look, and are several times before this ends.
+        std::thread::sleep(Duration::from_millis(200));
+        drop(stdin);
+        let mut last = String::new();
+        stderr.read_to_string(&mut last).unwrap();
+        assert_eq!((last.as_str(), run.wait()), (line, 0));
+    }
+}
+
+#[test]
+fn ranks_of_another_launcher_are_not_alone() {
+    let site = Site::new();
+    let Some(program) = linked(&site, "libmpi.so.40") else { return };
+    let segment = format!("{}/sm_segment.$IOF_RANK", site.path().display());
+    let text = format!("#!/bin/sh\n{} {segment}\nexit 0\n", program.display());
+    let launcher = site.install_script(&text, "mpiexec");
+    let variable = site.install_script(&format!("#!/bin/sh\nPMIX_RANK=0 {}", &text[10..]), "started");
+    for program in [launcher, variable] {
+        let mut run = start_hidden(&site, &program, &[], "");
+        let stdin = run.stdin();
+        wait_for("the initialised ranks", || {
+            (0..2).all(|rank| site.path().join(format!("sm_segment.{rank}")).exists()).then_some(())
+        });
+        // Long enough for several looks.
+        std::thread::sleep(Duration::from_millis(700));
+        drop(stdin);
+        let done = run.finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{program:?}");
+        (0..2).for_each(|rank| std::fs::remove_file(site.path().join(format!("sm_segment.{rank}"))).unwrap());
+    }
 }

@@ -85,9 +85,10 @@ pub struct RunArgs {
     ///
     /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. With pmix, those
     /// of Open MPI 5 do; this needs libpmix.so.2, which the variable IOF_LIBPMIX can name. auto,
-    /// the default, is pmix if a program is linked with Open MPI 5, or if IOF_LIBPMIX is set and no
-    /// program is linked with MPICH, and otherwise pmi1. With none, each rank of an MPI program is
-    /// alone, and the ranks inherit the variables of a launcher that has started iof.
+    /// the default, is pmix if a program or a Python script's mpi4py uses Open MPI 5, or if
+    /// IOF_LIBPMIX is set and none uses MPICH or Intel MPI, and otherwise pmi1. With none, each
+    /// rank of an MPI program is alone, and the ranks inherit the variables of a launcher that has
+    /// started iof.
     #[arg(long, help_heading = "Job options", value_name = "HOW", value_parser = choice(PROTOCOLS), default_value = "auto")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub mpi: Mpi,

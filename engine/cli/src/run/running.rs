@@ -63,6 +63,8 @@ pub(super) struct Course {
     /// Files on another node were given up.
     is_cut_short: bool,
     failure: Option<Failure>,
+    /// The line that tells that ranks are alone.
+    alone: Option<String>,
     /// The ranks have not received all of the command's stdin.
     stdin_failed: bool,
     /// Sum of the reports of all outputs that ended without an error.
@@ -106,6 +108,10 @@ impl RunningJob<'_> {
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
         self.report_account(result.is_ok());
+        // The first one may be far above.
+        if let Some(line) = self.course.alone.take().filter(|_| result.is_ok()) {
+            print_message(format_args!("{line}"));
+        }
         drop(self.job);
         let Prepared { reserved, engine, .. } = self.base;
         drop(reserved);
@@ -125,6 +131,11 @@ impl RunningJob<'_> {
                 self.course.over = true;
                 self.report_cut_off(&status);
                 self.course.status = Some(status);
+            }
+            JobEvent::Alone { line, ends_job: true } => self.fail(Failure::Running(line)),
+            JobEvent::Alone { line, ends_job: false } => {
+                print_message(format_args!("{line}"));
+                self.course.alone = Some(line);
             }
             JobEvent::Stalled { rank, channel, remedy } => report_stalled(rank, channel, remedy),
             JobEvent::Stdin(StdinEvent::Failed) => self.course.stdin_failed = true,
@@ -201,7 +212,7 @@ impl RunningJob<'_> {
             (true, Some(_)) if blocked.is_all => self.course.given_up = Some(blocked),
             // The ranks are about to end.
             (true, _) => {}
-            (false, _) => self.output_failed(Failure::Running(blocked.to_string())),
+            (false, _) => self.fail(Failure::Running(blocked.to_string())),
         }
     }
 
@@ -395,11 +406,11 @@ impl RunningJob<'_> {
 
     fn written(&mut self, report: Result<PrintReport, Failure>) {
         if let Err(failure) = report.and_then(|report| add_report(&mut self.course.forwarded, report)) {
-            self.output_failed(failure);
+            self.fail(failure);
         }
     }
 
-    fn output_failed(&mut self, mut failure: Failure) {
+    fn fail(&mut self, mut failure: Failure) {
         if self.course.failure.is_none() {
             if let Failure::Running(message) = &mut failure {
                 message.push_str("; the job was ended because of this error");

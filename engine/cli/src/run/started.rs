@@ -55,8 +55,9 @@ impl<'a> StartedJob<'a> {
         }
         if nodes.is_none() {
             reap_if_first_process(job)?;
-            if spec.nprocs() > 1 && spec.mpi != Mpi::None && base.engine.pmix_library().is_none() {
-                watch_for_singletons(job)?;
+            if spec.nprocs() > 1 && spec.mpi != Mpi::None {
+                let protocol = (spec.mpi, base.engine.pmix_library().is_some());
+                watch_for_singletons(job, protocol, base.events.clone())?;
             }
         }
         let events = base.events.clone();

@@ -163,18 +163,66 @@ fn a_program_is_found_behind_a_command_that_starts_it() {
     });
 }
 
+/// Runs two ranks of a shell that execute a command, without a library for scripts.
+fn run_hidden(options: &[&str], command: &str) -> Done {
+    Site::new().run(&[&["-n", "2"], options].concat(), ["sh", "-c", command]).finish()
+}
+
 #[test]
-fn a_line_tells_that_ranks_of_a_script_are_alone_and_how_to_change_it() {
+fn ranks_that_start_open_mpi_alone_end_the_job_unless_it_has_no_mpi() {
+    let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
+    let Some(program) = programs.split(':').nth(1) else { return };
+    for options in [&[][..], &["--mpi", "pmi1"]] {
+        let done = run_hidden(options, &format!("exec {program} hello"));
+        let last = done.stderr.lines().last().unwrap_or_default();
+        assert!(done.code == 1 && last.contains("because Open MPI needs PMIx: "), "{done:?}");
+        assert!(last.contains("IOF_LIBPMIX=/") && last.contains("/libpmix.so.2, or --mpi none"), "{done:?}");
+    }
+    let done = run_hidden(&["--mpi", "none"], &format!("exec {program} hello"));
+    assert_eq!((done.code, done.text().matches("rank 0 of 1").count()), (0, 2), "{done:?}");
+}
+
+#[test]
+fn ranks_of_python_that_do_not_initialise_mpi_end_no_job() {
     let Some(environment) = with_open_mpi() else { return };
     // Long enough for a look at the process.
-    let script = "from mpi4py import MPI; import time; time.sleep(5); print(MPI.COMM_WORLD.size)";
-    let script = format!("exec {environment}/bin/python -c '{script}'");
-    let done = Site::new().run(&["-n", "2"], ["sh", "-c", &script]).finish();
-    assert_eq!(done.text(), "1\n1\n", "{done:?}");
-    assert!(
-        done.stderr.contains("each rank is alone, because Open MPI needs PMIx: set IOF_LIBPMIX="),
-        "{done:?}"
-    );
+    let script = "import mpi4py, time; mpi4py.rc.initialize = False; from mpi4py import MPI; time.sleep(2)";
+    let done = run_hidden(&[], &format!("exec {environment}/bin/python -c \"{script}\""));
+    let line = "each rank that starts MPI is alone, because Open MPI needs PMIx: set IOF_LIBPMIX=";
+    assert_eq!((done.code, done.stderr.matches(line).count()), (0, 2), "{done:?}");
+    // Here the library is known.
+    let python = format!("{environment}/bin/python");
+    let done = Site::new().run(&["-n", "2"], [&python, "-c", script]).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+}
+
+#[test]
+fn each_rank_may_be_a_launcher_of_its_own_job() {
+    let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
+    let mut environments = environments();
+    environments.truncate(2);
+    // Those of programs are in the order of the alphabet.
+    environments.sort();
+    for (program, environment) in programs.split(':').zip(environments) {
+        let launcher = format!("{environment}/bin/mpiexec");
+        let command = [launcher.as_str(), "-n", "2", program, "hello"];
+        for hidden in [false, true] {
+            let site = Site::new();
+            let mut run = site.iof("run");
+            // Open MPI's needs this where the tests are root.
+            run.envs(["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"].map(|name| (name, "1")));
+            run.args(["-n", "2"]);
+            match hidden {
+                false => run.args(command),
+                true => run.args(["sh", "-c", &format!("{}; exit 0", command.join(" "))]),
+            };
+            let done = Process::start(&mut run).finish();
+            let mut lines: Vec<&str> = done.text().lines().collect();
+            lines.sort_unstable();
+            let [first, second] = ["rank 0 of 2, app 0, sum 1", "rank 1 of 2, app 0, sum 1"];
+            assert_eq!((lines, done.code), (vec![first, first, second, second], 0), "{done:?}");
+        }
+    }
 }
 
 #[test]
