@@ -23,7 +23,7 @@ pub struct NodeArgs {
     #[arg(long, help_heading = "Node options", short = 'H', value_name = "LIST")]
     hosts: Option<Hosts>,
 
-    /// Run the ranks on the nodes that this file lists
+    /// Run the ranks on the nodes in this file
     ///
     /// Each line has a host and its slots, as 'a slots=4' or 'a:4', by default 1. A host that
     /// occurs twice has the sum. What follows # is ignored. Without --hosts and --hostfile, the
@@ -56,12 +56,13 @@ pub struct NodeArgs {
     #[arg(long, help_heading = "Node options", value_name = "TEMPLATE")]
     rsh: Option<String>,
 
-    /// End the job if its ranks do not run after this time
+    /// End a start that takes longer
     ///
-    /// After 5 s, a line names the nodes that are waited for. A node at which a login hangs ends the
-    /// job so. In seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS.
+    /// The job ends if its ranks do not run after this time, by default 60 s, such as when a login
+    /// hangs. After 5 s, a line names the nodes that are waited for. In seconds, with suffix ms, s, m
+    /// or h, or as MINUTES:SECONDS.
     #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = timeout)]
-    #[arg(default_value = "60")]
+    #[arg(default_value = "60", hide_default_value = true)]
     start_timeout: Option<Duration>,
 
     /// Give up a node that is silent for this time
