@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
-use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status};
+use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank, Status, ToTool};
 use iof_shm_ring::CreateError;
 
 use crate::Core;
+use crate::client::{ClientProcess, Requester};
 use crate::effects::{Command, HandleOp};
 use crate::ids::{JobId, PageId, StreamName};
 use crate::jobs::early_end::EarlyEndPolicy;
@@ -16,12 +17,11 @@ use crate::jobs::job::{
     JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach, StdinAccess,
 };
 use crate::jobs::nodes::{Node, NodeId, NodeReport};
-use crate::logs::table::Requester;
 use crate::streams::deliver_error::DeliverError;
 use crate::streams::delivery::Delivery;
 use crate::streams::options::StreamOptions;
 use crate::streams::state::StreamState;
-use crate::upcall::{LogCallback, TakenCallback};
+use crate::upcall::TakenCallback;
 
 /// A job that begins.
 pub struct NewJob<'a> {
@@ -373,12 +373,23 @@ impl Core {
     ///
     /// # Errors
     /// The request is invalid, or too many requests are in progress. `done` is dropped then.
-    pub fn log_message(&mut self, log: &Log, done: LogCallback) -> Result<(), Failure> {
+    pub fn log_message(
+        &mut self,
+        log: &Log,
+        done: impl FnOnce(LogReport) + Send + 'static,
+    ) -> Result<(), Failure> {
         log.check()
             .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
-        let requester = Requester::embedder(self.settings.pid, done);
-        let begun = self.begin_log(requester, log).map_err(|(_, failure)| failure);
-        begun.map(|id| self.continue_log(id))
+        let done = Box::new(move |answer| {
+            if let ToTool::Logged { result: Ok(report), .. } = answer {
+                done(report);
+            }
+        });
+        let process = ClientProcess { pid: self.settings.pid, uid: self.settings.uid };
+        let requester = Requester::embedder(process, done);
+        let prepared = self.prepare_log(&requester, log)?;
+        self.begin_log(requester, prepared);
+        Ok(())
     }
 
     /// Notes that the engine ends: waiting calls return, and tools receive what waits for them.
@@ -395,6 +406,7 @@ impl Core {
     /// callbacks of all deliveries that were not reported as taken.
     pub fn end_control(&mut self) -> Vec<TakenCallback> {
         self.stopping = true;
+        self.waive_charges();
         self.tools.remove_all();
         self.pending.clear();
         self.remove_callbacks()

@@ -83,7 +83,7 @@ impl Core {
                 self.stdin_answered(push, None, answer);
             }
             Input::Answered { call, answer } => {
-                self.owed.answered(call);
+                self.owes_no_more(call);
                 match call {
                     Call::Pull(call) => self.answered(call, answer),
                     Call::Log(step) => self.log_answered(step, answer),
@@ -96,7 +96,7 @@ impl Core {
                 self.effects.upcalls.push(Upcall::Taken(done));
             }
             Input::QueryAnswered { id, answer } => {
-                self.owed.answered(Call::Query(id));
+                self.owes_no_more(Call::Query(id));
                 self.query_answered(id, answer);
             }
             Input::Signalled { request, count } => self.signalled(request, count),

@@ -5,7 +5,7 @@
 //! and so that a simulator can drive it, too.
 //!
 //! Each table is a type with private fields: `Jobs`, `StreamTable`, `Tools`, `Pushes`, `Queries`,
-//! `Logs`, `Demand`, `Owed` and `AwaitedAnswers`. [`Core`] holds one of each. The modules of
+//! `Logs`, `Demand`, `Quotas` and `AwaitedAnswers`. [`Core`] holds one of each. The modules of
 //! requests and events are methods of [`Core`]. A table imports no table above it, so the imports
 //! form no circle.
 //!
@@ -16,7 +16,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `ids`, `client`, `settings`, `limits` | names; the process behind a connection, to which limits apply; settings |
+//! | `ids`, `client`, `settings`, `limits`, `quotas` | names; whoever asks the core; settings; the accounting of what clients hold |
 //! | `input`, `calls` | the entry for what happens; the calls of the embedder |
 //! | `effects`, `upcall`, `notice`, `disconnect` | all that leaves the core |
 //! | `resources`, `memory` | what the core needs of the operating system; the memory that it names, behind a lock of its own |
@@ -29,6 +29,7 @@
 #![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
 
 mod calls;
+mod charges;
 mod client;
 mod disconnect;
 mod effects;
@@ -42,6 +43,7 @@ mod notice;
 mod owed;
 mod pushes;
 mod queries;
+mod quotas;
 mod resources;
 mod settings;
 mod streams;
@@ -53,10 +55,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use iof_capture::SourceId;
 
 use crate::effects::Effects;
+use crate::quotas::{PlaceCharges, Quotas};
 use crate::tools::pending::Pending;
 
 pub use calls::{DeliveredBytes, DeliveredEnd, NewJob, RegisteredRank};
-pub use client::Client;
+pub use client::{Client, ClientId, ClientProcess, Payer};
 pub use disconnect::DisconnectReason;
 pub use effects::{Command, HandleOp};
 pub use ids::{
@@ -77,15 +80,15 @@ pub use jobs::table::Jobs;
 pub use limits::Limits;
 pub use logs::channel_entry::{ChannelEntry, LogRoute};
 pub use logs::routes::{LogConfig, LogRoutes};
-pub use logs::table::{Logs, ReplyTo};
+pub use logs::table::Logs;
 pub use memory::{DueUpcall, MemorySource, Released, Shared, SharedMemory, Welcome};
 pub use notice::Notice;
-pub use owed::Owed;
 pub use pushes::push::elsewhere::Elsewhere;
 pub use pushes::push::{Deferred, Push, PushRequest};
 pub use pushes::stdin_calls::StdinCalls;
 pub use pushes::table::Pushes;
 pub use queries::query::Queries;
+pub use quotas::{Charge, QuotaLimits};
 pub use resources::Resources;
 pub use settings::Settings;
 pub use streams::awaited::AwaitedAnswers;
@@ -106,7 +109,7 @@ pub use tools::pending::{Ended, PendingPeer, places};
 pub use tools::pull::Pull;
 pub use tools::registration::Registration;
 pub use tools::table::Tools;
-pub use upcall::{Piece, StdinPush, TakenCallback, Upcall};
+pub use upcall::{Piece, ReplyCallback, StdinPush, TakenCallback, Upcall};
 
 /// All tables. The capture thread never accesses them. A simulator reads the fields; a driver
 /// changes them by methods alone.
@@ -131,8 +134,10 @@ pub struct Core {
     pub demand: Demand,
     /// The pull that caused each upcall that the host has not answered.
     pub pulls_by_call: BTreeMap<CallId, Ticket>,
-    /// Upcalls that the host has not answered.
-    pub owed: Owed,
+    /// The upcalls that the host has not answered, with their sizes.
+    pub owed: BTreeMap<Call, Charge>,
+    /// What clients hold.
+    pub quotas: Quotas,
     /// The requests that the capture thread has not answered.
     pub awaited: AwaitedAnswers,
     /// The streams of exited ranks that may stay open for some time.
@@ -143,7 +148,7 @@ pub struct Core {
     /// Connections that are not tools yet.
     pub pending: Pending,
     /// Connections that have ended, and count until their descriptors were received.
-    pub departed: BTreeMap<PeerId, Client>,
+    pub departed: BTreeMap<PeerId, PlaceCharges>,
     /// The effects of inputs, until the driver takes it.
     effects: Effects,
     /// The capture thread has not reported its end.
@@ -166,7 +171,8 @@ impl Core {
             logs,
             demand: Demand::default(),
             pulls_by_call: BTreeMap::new(),
-            owed: Owed::new(settings.limits.owed_bytes_per_user),
+            owed: BTreeMap::new(),
+            quotas: Quotas::new(settings.limits.quotas, settings.places),
             awaited: AwaitedAnswers::default(),
             graces: GracePeriods::default(),
             settings,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use iof_capture::{PushId, Signal};
-use iof_proto::{Info, Log, LogReport, Proc, Query, socket};
+use iof_proto::{Info, Log, Proc, Query, ToTool, socket};
 
 use crate::ids::{LogStep, PeerId, QueryId, SignalRequest};
 use crate::jobs::job::Receivers;
 use crate::tools::demand::{CallId, Sources};
 
-/// The callback that an embedder passes with a message.
-pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
+/// The receiver of the answer to a request of the embedder or of a rank. The number in it is 0.
+pub type ReplyCallback = Box<dyn FnOnce(ToTool) + Send>;
 
 /// The callback of the host, which is called once its bytes are not needed any more or its request
 /// was performed.
@@ -97,12 +97,12 @@ pub enum Upcall {
         /// The message.
         log: Log,
     },
-    /// A message of the embedder was logged.
-    Logged {
-        /// The embedder's callback.
-        done: LogCallback,
-        /// The outcome.
-        report: LogReport,
+    /// A request of the embedder or of a rank is answered.
+    Reply {
+        /// The callback of the client.
+        done: ReplyCallback,
+        /// The answer.
+        answer: ToTool,
     },
     /// A callback of the embedder is called.
     Taken(TakenCallback),

@@ -43,6 +43,7 @@ mod path;
 mod process;
 pub mod push;
 pub mod query;
+mod quota;
 pub mod ranges;
 pub mod rendezvous;
 #[allow(unsafe_code, reason = "no safe interface receives file descriptors without a leak")]
@@ -69,6 +70,7 @@ pub use push::{
 pub use query::{
     Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
 };
+pub use quota::{Quota, QuotaLimit, Scope};
 pub use rendezvous::Rendezvous;
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

@@ -3,14 +3,17 @@
 //! Each constant's documentation states the counted quantity, its unit and the effect of reaching
 //! the limit. Some limits apply to one message: the sender's [`encode`](crate::encode) fails
 //! with [`EncodeError`](crate::EncodeError). A receiver that gets such a message anyway closes the
-//! connection. Such a message is called malformed below.
+//! connection. Such a message is called malformed below. Those of [`Quota`](crate::Quota) bound what
+//! clients hold.
 
 use std::time::Duration;
+
+pub use crate::quota::constants::*;
 
 /// Maximum length of the body of one message from a tool, in bytes. A longer message is malformed.
 ///
 /// [`MAX_PROCS_PER_PULL`] processes with names of usual length fit into one message. An engine
-/// buffers at most one such message for each of [`MAX_TOOLS`] tools.
+/// buffers at most one such message for each of [`MAX_CONNECTIONS`] tools.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
 /// Maximum length of the body of one message to a tool, in bytes. A table of 100,000 processes fits
@@ -81,11 +84,6 @@ pub const MAX_DIRECTIVES: usize = 64;
 /// malformed.
 pub const MAX_QUERY_KEYS: usize = 32;
 
-/// Maximum number of one tool's queries that wait for the host, and, counted separately, of its log
-/// requests in progress. The engine refuses the next one with
-/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
-pub const MAX_WAITING_PER_TOOL: usize = 16;
-
 /// Maximum length of the reason of a failure that the host reports, in bytes. The engine cuts longer
 /// ones, so that the tool receives the failure.
 pub const MAX_FAILURE_REASON: usize = 4 * 1024;
@@ -105,32 +103,12 @@ pub const MAX_LOG_ENTRIES: usize = 16;
 /// message with a longer text is malformed: a log is not a transport (RFC0032).
 pub const MAX_LOG_TEXT: usize = 32 << 10;
 
-/// Maximum number of log requests in progress in one engine. The engine refuses the next one with
-/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
-pub const MAX_LOGS: usize = 256;
-
-/// Maximum number of log requests of one process, within [`MAX_LOGS`], so that one process cannot
-/// exclude all others. The engine refuses the next one with
-/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
-pub const MAX_LOGS_PER_PROCESS: usize = 64;
-
-/// Maximum size of the texts that one engine is logging, in bytes. A text counts once for each of
-/// its channels. The engine refuses the next request with
-/// [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
-pub const MAX_LOG_BYTES: usize = 64 << 20;
-
 /// Maximum size of a log request without its texts, in bytes: channels, directives and the fields
 /// of emails. A message with more is malformed.
 ///
 /// Together with a text of [`MAX_LOG_TEXT`] and with the fields that an engine adds when it relays
 /// the request to a gateway, the request stays below [`MAX_MESSAGE`].
 pub const MAX_LOG_FIELDS: usize = 16 << 10;
-
-/// Maximum number of registrations of one tool, including those that wait for the host's approval.
-/// The engine refuses the next one with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The embedder's own readers
-/// are exempt.
-pub const MAX_REGISTRATIONS_PER_TOOL: usize = 4096;
 
 /// Maximum number of one tool's registrations that read the same stream. Each reader costs time in
 /// the thread that reads the stream's source.
@@ -141,23 +119,6 @@ pub const MAX_REGISTRATIONS_PER_TOOL: usize = 4096;
 /// ([`ToTool::Missed`](crate::ToTool::Missed)). The embedder's own readers are exempt.
 pub const MAX_READERS_PER_TOOL: usize = 64;
 
-/// Maximum number of processes that the registrations of one tool name together, including those
-/// that wait for the host's approval. A whole job counts as one process, and every
-/// [`BYTES_PER_PROC`] bytes of directives count as one more.
-///
-/// The engine refuses the next registration with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE). The embedder's own readers
-/// are exempt.
-pub const MAX_PROCS_PER_TOOL: usize = 16 << 10;
-
-/// Maximum number of processes that the registrations of all tools in one process name together,
-/// counted and refused as for [`MAX_PROCS_PER_TOOL`].
-pub const MAX_PROCS_PER_PROCESS: usize = 32 << 10;
-
-/// Maximum number of processes that the registrations of all tools of one user name together,
-/// counted and refused as for [`MAX_PROCS_PER_TOOL`].
-pub const MAX_PROCS_PER_USER: usize = 64 << 10;
-
 /// Bytes of directives that count as one process in [`MAX_PROCS_PER_TOOL`].
 pub const BYTES_PER_PROC: usize = 512;
 
@@ -165,55 +126,9 @@ pub const BYTES_PER_PROC: usize = 512;
 /// (`iof.qry.stats`). A later query takes a new snapshot.
 pub const STATS_AGE: Duration = Duration::from_millis(10);
 
-/// Maximum number of pushes of one tool in progress. The engine refuses the next one with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_PUSHES_PER_TOOL: usize = 64;
-
 /// Maximum number of pushes to one process that are in progress or wait for their turn. The engine
 /// refuses the next one with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
 pub const MAX_PUSHES_PER_TARGET: usize = 64;
-
-/// Maximum number of pushes in progress in one engine, including those of tools that have
-/// disconnected and those that wait until the ranks of their job are started. Each has a file and
-/// memory maps once it begins. The engine refuses the next one with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_PUSHES: usize = 1024;
-
-/// Maximum number of pushes of one process, within [`MAX_PUSHES`], so that one process cannot
-/// exclude all others. The engine refuses the next one with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_PUSHES_PER_PROCESS: usize = 256;
-
-/// Maximum size of the inlets of all pushes in progress, in bytes, counted as for [`MAX_PUSHES`].
-/// The engine refuses the next push with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_PUSH_BYTES: u64 = 256 << 20;
-
-/// Maximum size of the inlets of one process's pushes, in bytes, within [`MAX_PUSH_BYTES`], so that
-/// one process cannot exclude all others. The engine refuses the next push with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_PUSH_BYTES_PER_PROCESS: u64 = 64 << 20;
-
-/// Maximum number of connections to one engine from other processes. The limit is an eighth of
-/// `RLIMIT_NOFILE` if that is less; the other limits on connections shrink in proportion.
-///
-/// The number includes connections that have not sent their hello. It also includes connections
-/// that have ended while file descriptors sent on them are in flight. At this limit, as at the
-/// other limits on connections, a new connection replaces the oldest one that has not sent its
-/// hello. If there is none, the engine refuses the new connection with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_TOOLS: usize = 1024;
-
-/// Maximum number of connections of one process: a quarter of [`MAX_TOOLS`]. Processes in pid
-/// namespaces that the engine cannot see are subject to [`MAX_CONNECTIONS_PER_USER`] only.
-pub const MAX_CONNECTIONS_PER_PROCESS: usize = MAX_TOOLS / 4;
-
-/// Maximum number of connections of one user: three quarters of [`MAX_TOOLS`].
-pub const MAX_CONNECTIONS_PER_USER: usize = MAX_TOOLS / 4 * 3;
-
-/// Number of connections that are reserved for root and the engine's own user: an eighth of
-/// [`MAX_TOOLS`].
-pub const RESERVED_TOOLS: usize = MAX_TOOLS / 8;
 
 /// Time within which a connection must send its hello. Otherwise the engine closes the connection.
 pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -226,14 +141,6 @@ pub const APPROVAL_LIMIT: Duration = Duration::from_secs(4);
 /// The longest time for which attaching to an engine waits for the engine's answer after the engine
 /// has accepted the connection. The engine's host has [`APPROVAL_LIMIT`] of it to approve the tool.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Maximum size of one user's requests that the engine has passed to its host and that the host has
-/// not answered, in bytes, including those of tools that have disconnected.
-///
-/// The size of a request is the sum of its own bytes, [`UPCALL_COST`], and [`UPCALL_COST_PER_PROC`]
-/// for each process that it names. The engine refuses the next request that it would pass to the
-/// host with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
-pub const MAX_OWED_BYTES_PER_USER: usize = 16 << 20;
 
 /// Bytes that each request counts in [`MAX_OWED_BYTES_PER_USER`] in addition to its own.
 pub const UPCALL_COST: usize = 1 << 10;

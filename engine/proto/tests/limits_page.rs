@@ -1,10 +1,12 @@
-//! Compares the tables of limits in the book with the constants.
+//! Compares the tables of limits in the book with the constants, and generates the rows of quotas.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::{fs, iter};
+use std::{env, fs, iter};
+
+use iof_proto::Quota;
 
 /// The directories whose files define limits.
 const SOURCES: [&str; 12] = [
@@ -132,7 +134,10 @@ fn the_limits_page_lists_every_limit_with_its_value() {
     let listed = listed();
     let sources = SOURCES.iter().flat_map(|source| files(&root().join(source)));
     let tool = iter::once(root().join("engine/tool/src/tool.rs"));
-    let defined: BTreeSet<Limit> = sources.chain(tool).flat_map(|path| defined(&path)).collect();
+    let quotas = Quota::ALL.iter().flat_map(|quota| quota.limits());
+    let quotas = quotas.map(|limit| (limit.name.to_owned(), limit.value as u64));
+    let defined: BTreeSet<Limit> =
+        sources.chain(tool).flat_map(|path| defined(&path)).chain(quotas).collect();
     let missing: Vec<&Limit> = defined.difference(&listed).collect();
     assert!(missing.is_empty(), "docs/src/limits.md does not list {missing:?}");
     assert!(defined.len() > 50, "found only {} limits", defined.len());
@@ -143,4 +148,23 @@ fn the_limits_page_lists_every_limit_with_its_value() {
         unknown.is_empty(),
         "docs/src/limits.md lists {unknown:?}, but no constant has this name and value"
     );
+}
+
+#[test]
+fn the_rows_of_quotas_on_the_limits_page_match_the_table() {
+    let file = root().join("docs/src/limits.md");
+    let page = fs::read_to_string(&file).unwrap();
+    let rows: Vec<String> = Quota::ALL.iter().flat_map(|quota| quota.rows()).collect();
+    let begin = |row: &str| row.split('|').nth(1).map(str::to_owned);
+    // Other limits have other values and the same name.
+    let is_of = |line: &str, row: &str| begin(line) == begin(row) && !line.contains("of PMIx");
+    let row_of = |line: &str| rows.iter().find(|row| is_of(line, row)).cloned();
+    let expected = page.lines().map(|line| row_of(line).unwrap_or_else(|| line.to_owned()) + "\n");
+    let expected: String = expected.collect();
+    if env::var_os("IOF_BLESS").is_some() {
+        fs::write(&file, &expected).unwrap();
+    }
+    let command = "IOF_BLESS=1 cargo test -p iof-proto --test limits_page";
+    assert!(fs::read_to_string(&file).unwrap() == expected, "docs/src/limits.md is outdated: run {command}");
+    rows.iter().for_each(|row| assert!(page.contains(row), "add this row to docs/src/limits.md: {row}"));
 }

@@ -147,13 +147,13 @@ impl Control {
         let Some((connection, peer)) = self.connections.remove(&id).zip(peer) else { return };
         self.deregister(&connection);
         if !matches!(reason, DisconnectReason::Closed) {
-            let (tool, pid) = (peer.name().to_owned(), peer.client().pid);
+            let (tool, pid) = (peer.name().to_owned(), peer.client().process.pid);
             // Not a warning: any tool could make the engine repeat it.
             core.log().push(move || tracing::info!(tool, pid, %reason, "a tool was disconnected"));
         }
-        if let Some(departed) = connection.depart() {
-            core.departs(id, peer.client());
-            self.departed.insert(id, departed);
+        match connection.depart() {
+            Some(departed) => drop(self.departed.insert(id, departed)),
+            None => core.departed_received(id),
         }
     }
 

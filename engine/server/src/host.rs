@@ -379,7 +379,7 @@ pub(crate) fn make_upcall(DueUpcall { upcall, bytes }: DueUpcall, host: &dyn Hos
         }
         Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
         Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),
-        Upcall::Logged { done, report } => done(report),
+        Upcall::Reply { done, answer } => done(answer),
         Upcall::Taken(callback) => callback(),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use iof_engine::{App, Config, Engine, Host, LogConfig, Rendezvous, Standalone, Syslog};
-use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
+use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_LOGS_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::query::key as query;
 use iof_proto::{
@@ -332,21 +332,21 @@ fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
         }
     };
     let fill = |raw: &mut RawTool| {
-        (0..MAX_WAITING_PER_TOOL).for_each(|index| assert_eq!(refused(raw), None, "message {index}"));
+        (0..MAX_LOGS_PER_TOOL).for_each(|index| assert_eq!(refused(raw), None, "message {index}"));
     };
     let mut tools: Vec<RawTool> = Vec::new();
-    for _ in 0..MAX_LOGS_PER_PROCESS / MAX_WAITING_PER_TOOL {
+    for _ in 0..MAX_LOGS_PER_PROCESS / MAX_LOGS_PER_TOOL {
         let mut raw = RawTool::connect(&fixture.engine);
         fill(&mut raw);
         let failure = refused(&mut raw).unwrap();
         assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
-        assert!(failure.reason.contains("of this tool"), "{failure}");
+        assert!(failure.reason.contains("MAX_LOGS_PER_TOOL"), "{failure}");
         tools.push(raw);
     }
     let mut raw = RawTool::connect(&fixture.engine);
     let failure = refused(&mut raw).unwrap();
     assert_eq!(failure.status, Status::ERR_RESOURCE_BUSY);
-    assert!(failure.reason.contains("of this process"), "{failure}");
+    assert!(failure.reason.contains("MAX_LOGS_PER_PROCESS"), "{failure}");
     // Other requesters are served meanwhile.
     let (sender, reports) = channel();
     let done = move |report| sender.send(report).unwrap();
@@ -355,9 +355,9 @@ fn messages_that_a_host_never_answers_are_limited_per_tool_and_process() {
 
     // Messages of disconnected tools count towards no limit, however many tools there were.
     drop(tools);
-    for _ in 0..=MAX_LOGS / MAX_WAITING_PER_TOOL {
+    for _ in 0..=MAX_LOGS / MAX_LOGS_PER_TOOL {
         iof_testing::wait_for("room", || refused(&mut raw).is_none().then_some(()));
-        (1..MAX_WAITING_PER_TOOL).for_each(|index| assert_eq!(refused(&mut raw), None, "message {index}"));
+        (1..MAX_LOGS_PER_TOOL).for_each(|index| assert_eq!(refused(&mut raw), None, "message {index}"));
         raw = RawTool::connect(&fixture.engine);
     }
     drop(raw);

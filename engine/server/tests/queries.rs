@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use iof_engine::{Config, Engine, Grant, Host, QueryReply};
 use iof_proto::attribute::{self, Place, ValueType};
-use iof_proto::limits::{MAX_ANSWER, MAX_FAILURE_REASON, MAX_WAITING_PER_TOOL, STATS_AGE};
+use iof_proto::limits::{MAX_ANSWER, MAX_FAILURE_REASON, MAX_QUERIES_PER_TOOL, STATS_AGE};
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState,
@@ -377,7 +377,7 @@ fn a_host_that_never_answers_blocks_no_other_tool_and_uses_bounded_memory() {
     let mut raw = RawTool::connect(&fixture.engine);
     raw.sync();
     let ask = |request| FromTool::Query { request, queries: vec![Query::new(["site.colour"])] };
-    let limit = u32::try_from(MAX_WAITING_PER_TOOL).unwrap();
+    let limit = u32::try_from(MAX_QUERIES_PER_TOOL).unwrap();
     (0..=limit).for_each(|request| raw.send(&ask(100 + request)));
     let ToTool::Answer { request, result: Err(failure) } = raw.receive() else { panic!() };
     assert_eq!((request, failure.status), (100 + limit, Status::ERR_RESOURCE_BUSY));

@@ -471,7 +471,7 @@ fn pushes_left_behind_by_one_process_are_limited_whatever_their_ranks() {
     let next = push_to(procs(&[ranks.next().unwrap()]));
     let refused = refusal(again.begin_push(&next, None));
     assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
-    assert!(refused.reason.contains("the process's pushes are limited to 256"), "{refused}");
+    assert!(refused.reason.contains("has 256 of at most 256 pushes in progress"), "{refused}");
     // The limit does not apply to the embedder.
     tool(&engine).begin_push(&next, None).unwrap();
     pieces.recv_timeout(TIMEOUT).unwrap().reply.grant();

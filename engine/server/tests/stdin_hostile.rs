@@ -268,7 +268,7 @@ fn an_empty_list_of_targets_is_refused_and_duplicates_count_once() {
 #[test]
 fn the_memory_of_one_processs_pushes_is_limited_even_if_it_leaves_them_behind() {
     const CACHE: u32 = 16 << 20;
-    const FIT: usize = (MAX_PUSH_BYTES_PER_PROCESS / CACHE as u64) as usize;
+    const FIT: usize = MAX_PUSH_BYTES_PER_PROCESS / CACHE as usize;
     let (engine, _directory) = engine();
     let mut ranks = Stdins::adopt(&engine, 2);
     let connect = || Tool::connect(engine.socket().unwrap(), "greedy").unwrap();

@@ -122,10 +122,11 @@ impl Core {
 
 /// Permits signals to the engine's own user and to root. A host that lets other users attach does
 /// not thereby let them signal.
-fn permit(client: Client, own: u32) -> Result<(), Failure> {
-    if client.uid == own || client.uid == 0 {
+fn permit(client: &Client, own: u32) -> Result<(), Failure> {
+    let uid = client.process.uid;
+    if uid == own || uid == 0 {
         return Ok(());
     }
-    let reason = format!("user {} may not signal the ranks of user {}", client.uid, own);
+    let reason = format!("user {uid} may not signal the ranks of user {own}");
     Err(Failure::new(Status::ERR_NO_PERMISSIONS, reason))
 }

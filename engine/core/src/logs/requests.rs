@@ -2,37 +2,46 @@
 
 use iof_log::{ChannelKind, LogOptions, resolve_channels};
 use iof_proto::log::key;
-use iof_proto::{Channel, Failure, Log, LogReport, Proc, Rank, Status, ToTool};
+use iof_proto::{Channel, Failure, Log, LogReport, Proc, Quota, Rank, Status, ToTool};
 
 use crate::Core;
+use crate::client::Requester;
 use crate::ids::{Call, LogId, LogStep};
 use crate::jobs::job::{JobState, RemoteRanks};
 use crate::logs::channel_entry::ChannelEntry;
-use crate::logs::table::{PreparedLog, ReplyTo, Requester};
+use crate::logs::table::PreparedLog;
 use crate::owed::size_of_infos;
+use crate::quotas::Charge;
 use crate::upcall::Upcall;
 
 impl Core {
-    /// Serves a tool's log request.
+    /// Serves a client's log request.
     pub(crate) fn log(&mut self, requester: Requester, log: &Log) {
-        match self.begin_log(requester, log) {
-            Ok(id) => self.continue_log(id),
-            Err((requester, failure)) => self.reply_logged(requester, Err(failure)),
+        match self.prepare_log(&requester, log) {
+            Ok(prepared) => self.begin_log(requester, prepared),
+            Err(failure) => self.reply_logged(requester, Err(failure)),
         }
     }
 
-    pub(crate) fn begin_log(
+    /// Begins a request that was checked and charged.
+    pub(crate) fn begin_log(&mut self, requester: Requester, (log, charges): (PreparedLog, [Charge; 2])) {
+        let id = self.logs.begin(requester, log, charges);
+        self.continue_log(id);
+    }
+
+    /// Checks a request, and charges its client.
+    pub(crate) fn prepare_log(
         &mut self,
-        requester: Requester,
+        requester: &Requester,
         log: &Log,
-    ) -> Result<LogId, (Requester, Failure)> {
-        match self.prepare(&requester, log) {
-            Ok(prepared) => Ok(self.logs.begin(requester, prepared)),
-            Err(failure) => Err((requester, failure)),
-        }
+    ) -> Result<(PreparedLog, [Charge; 2]), Failure> {
+        let prepared = self.plan_log(requester, log)?;
+        let amounts = [(Quota::Logs, 1), (Quota::LogBytes, prepared.bytes() as u64)];
+        let charges = self.quotas.charge(requester.client.payer(), amounts)?;
+        Ok((prepared, charges))
     }
 
-    fn prepare(&self, requester: &Requester, log: &Log) -> Result<PreparedLog, Failure> {
+    fn plan_log(&self, requester: &Requester, log: &Log) -> Result<PreparedLog, Failure> {
         let (mut options, mut ignored) = LogOptions::parse(&log.directives, &self.settings.host_keys)?;
         let relayed = options.relayed.is_some();
         if relayed && !self.logs.routes().config.gateway {
@@ -55,9 +64,7 @@ impl Core {
         let entries = resolve_channels(log, &config.order, available)?;
         ignored.extend(options.ignored_by(entries.iter().map(|entry| ChannelKind::from_key(&entry.channel))));
         let directives = log.directives.clone();
-        let prepared = PreparedLog::new(requester, entries, config.once, options, directives, ignored);
-        self.logs.check_room(requester, &prepared, &self.settings.limits)?;
-        Ok(prepared)
+        Ok(PreparedLog::new(requester, entries, config.once, options, directives, ignored))
     }
 
     /// Returns the engine's only job as a process without a rank. It is the source of messages that
@@ -107,7 +114,8 @@ impl Core {
                 }
             }
         }
-        if let Some((requester, report)) = self.logs.take_ended(log) {
+        if let Some((requester, report, charges)) = self.logs.take_ended(log) {
+            self.quotas.give_back(charges);
             self.reply_logged(requester, Ok(report));
         }
     }
@@ -115,7 +123,7 @@ impl Core {
     /// Begins a step. Returns its result if that is known at once.
     fn log_step(&mut self, step: LogStep) -> Option<Result<(), Failure>> {
         let ongoing = self.logs.get(step.log)?;
-        let (entry, client) = (ongoing.entry(step)?, ongoing.client());
+        let (entry, payer) = (ongoing.entry(step)?, ongoing.payer());
         let kind = ChannelKind::from_key(&entry.entry.channel);
         if let Err(failure) = entry.options.check_style(kind) {
             return Some(Err(failure));
@@ -137,7 +145,7 @@ impl Core {
         }
         let ChannelEntry { entry, directives, .. } = entry;
         let bytes = entry.text().map_or(0, str::len).saturating_add(size_of_infos(&directives));
-        if let Err(failure) = self.owed.note(Call::Log(step), client, bytes) {
+        if let Err(failure) = self.owe(Call::Log(step), payer, bytes) {
             return Some(Err(failure));
         }
         self.effects.upcalls.push(Upcall::Log { step, log: Log { data: vec![entry], directives } });
@@ -145,17 +153,6 @@ impl Core {
     }
 
     fn reply_logged(&mut self, requester: Requester, result: Result<LogReport, Failure>) {
-        match (requester.into_receiver(), result) {
-            (ReplyTo::Tool { peer, request, .. }, result) => {
-                if let Some(peer) = self.tools.get_mut(&peer) {
-                    peer.answer(&ToTool::Logged { request, result });
-                }
-            }
-            (ReplyTo::Embedder(done), Ok(report)) => {
-                self.effects.upcalls.push(Upcall::Logged { done, report })
-            }
-            // `Engine::log` has returned the error.
-            (ReplyTo::Embedder(_), Err(_)) => {}
-        }
+        self.reply(requester, |request| ToTool::Logged { request, result });
     }
 }

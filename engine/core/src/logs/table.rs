@@ -6,78 +6,17 @@
 //! node's syslog, the job record, mail and the gateway. The host answers asynchronously.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use iof_log::{LogOptions, LogOrigin, LogPlan};
 use iof_proto::names::sanitize;
-use iof_proto::{Failure, Info, LogEntry, LogReport, Status};
+use iof_proto::{Failure, Info, LogEntry, LogReport};
 
-use crate::client::Client;
+use crate::client::{ClientId, Payer, Requester};
 use crate::ids::{LogId, LogStep, PeerId};
-use crate::limits::Limits;
 use crate::logs::channel_entry::ChannelEntry;
 use crate::logs::routes::LogRoutes;
-use crate::tools::peer::Peer;
-use crate::upcall::LogCallback;
-
-/// The longest part of a tool's name that is logged, in characters.
-const MAX_NAME_CHARS: usize = 64;
-
-/// The tool or embedder that wants something logged.
-pub(crate) struct Requester {
-    /// A description for people and files.
-    description: String,
-    reply_to: ReplyTo,
-    /// Expires when the tool disconnects; `None` for the embedder.
-    connection: Option<Weak<()>>,
-}
-
-/// The receiver of the outcome.
-pub enum ReplyTo {
-    /// A tool.
-    Tool {
-        /// The tool.
-        peer: PeerId,
-        /// The tool's number for the request.
-        request: u32,
-        /// The process; `None` for the embedder's own tool.
-        client: Option<Client>,
-    },
-    /// The embedder, by a callback.
-    Embedder(LogCallback),
-}
-
-impl Requester {
-    /// Describes the tool `id` and its request number `request`.
-    pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Requester {
-        // The tool chooses its name freely, and the name ends up in files and terminals.
-        let name: String = sanitize(peer.name()).chars().take(MAX_NAME_CHARS).collect();
-        Requester {
-            description: format!("{name} (pid {})", peer.client().pid),
-            reply_to: ReplyTo::Tool { peer: id, request, client: peer.counted() },
-            connection: Some(peer.connection()),
-        }
-    }
-
-    /// Describes the embedder, whose process is `pid`. `done` is called with the outcome.
-    pub(crate) fn embedder(pid: u32, done: LogCallback) -> Requester {
-        Requester {
-            description: format!("engine (pid {pid})"),
-            reply_to: ReplyTo::Embedder(done),
-            connection: None,
-        }
-    }
-
-    /// Returns whether this is the embedder.
-    pub(crate) fn is_embedder(&self) -> bool {
-        matches!(self.reply_to, ReplyTo::Embedder(_))
-    }
-
-    /// Returns the receiver of the outcome.
-    pub(crate) fn into_receiver(self) -> ReplyTo {
-        self.reply_to
-    }
-}
+use crate::quotas::Charge;
 
 /// A request that was checked and has a plan.
 pub(crate) struct PreparedLog {
@@ -91,6 +30,11 @@ pub(crate) struct PreparedLog {
 }
 
 impl PreparedLog {
+    /// Returns the length of the messages, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Plans to log `entries` for `requester`: to the first channel that works if the `options`, or
     /// else `once`, require that. The options stem from the `directives`, without those `ignored`.
     pub(crate) fn new(
@@ -101,9 +45,10 @@ impl PreparedLog {
         directives: Vec<Info>,
         ignored: Vec<String>,
     ) -> PreparedLog {
+        let description = requester.client.description();
         let description = match &options.relayed {
-            Some(first) => format!("{} through {}", sanitize(first), requester.description),
-            None => requester.description.clone(),
+            Some(first) => format!("{} through {description}", sanitize(first)),
+            None => description,
         };
         let origin = LogOrigin { source: options.source.clone(), requester: description };
         let length = |entry: &LogEntry| entry.text().map_or(0, str::len);
@@ -117,6 +62,7 @@ impl PreparedLog {
 pub(crate) struct OngoingLog {
     requester: Requester,
     log: PreparedLog,
+    charges: [Charge; 2],
 }
 
 impl OngoingLog {
@@ -148,13 +94,9 @@ impl OngoingLog {
         })
     }
 
-    /// Returns the process that wants the message logged; `None` for the embedder and its own
-    /// tools.
-    pub(crate) fn client(&self) -> Option<Client> {
-        match self.requester.reply_to {
-            ReplyTo::Tool { client, .. } => client,
-            ReplyTo::Embedder(_) => None,
-        }
+    /// Returns the client that wants the message logged, as its holdings are counted.
+    pub(crate) fn payer(&self) -> Payer {
+        self.requester.client.payer()
     }
 }
 
@@ -175,11 +117,11 @@ impl Logs {
         &self.routes
     }
 
-    /// Adds a request. Returns its number.
-    pub(crate) fn begin(&mut self, requester: Requester, log: PreparedLog) -> LogId {
+    /// Adds a request, with its charges. Returns its number.
+    pub(crate) fn begin(&mut self, requester: Requester, log: PreparedLog, charges: [Charge; 2]) -> LogId {
         self.last = self.last.wrapping_add(1);
         let id = LogId(self.last);
-        self.ongoing.insert(id, OngoingLog { requester, log });
+        self.ongoing.insert(id, OngoingLog { requester, log, charges });
         id
     }
 
@@ -191,58 +133,28 @@ impl Logs {
         self.ongoing.get_mut(&id)
     }
 
-    /// Returns the requesters of the ongoing requests, each with the length of its messages in bytes.
-    pub fn requesters(&self) -> impl Iterator<Item = (&ReplyTo, usize)> {
-        self.ongoing.values().map(|ongoing| (&ongoing.requester.reply_to, ongoing.log.bytes))
+    /// Returns the charges of the ongoing requests.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+        self.ongoing.values().flat_map(|ongoing| &ongoing.charges)
     }
 
-    /// Removes a request if it has an outcome. Returns the requester with the outcome.
-    pub(crate) fn take_ended(&mut self, id: LogId) -> Option<(Requester, LogReport)> {
+    /// Returns the clients whose requests are ongoing, once for each.
+    pub fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.ongoing.values().map(|ongoing| ongoing.requester.client.id)
+    }
+
+    /// Removes a request if it has an outcome. Returns the requester with the outcome, and the
+    /// charges.
+    pub(crate) fn take_ended(&mut self, id: LogId) -> Option<(Requester, LogReport, [Charge; 2])> {
         let report = self.ongoing.get(&id)?.report()?;
-        let ended = self.ongoing.remove(&id)?;
-        Some((ended.requester, report))
+        let OngoingLog { requester, charges, .. } = self.ongoing.remove(&id)?;
+        Some((requester, report, charges))
     }
 
     /// Drops the requests of a tool that has disconnected, so no reply is sent. Steps that have
-    /// begun are completed. With `PMIX_LOG_ONCE` no further channel is tried.
-    pub(crate) fn forget(&mut self, gone: PeerId) {
-        self.ongoing.retain(
-            |_, ongoing| !matches!(ongoing.requester.reply_to, ReplyTo::Tool { peer, .. } if peer == gone),
-        );
-    }
-
-    /// Checks that another request of this requester may be ongoing.
-    pub(crate) fn check_room(
-        &self,
-        requester: &Requester,
-        log: &PreparedLog,
-        limits: &Limits,
-    ) -> Result<(), Failure> {
-        let Limits { logs, log_bytes, waiting_per_tool, logs_per_process, .. } = *limits;
-        let check_limit = |of_requester: &str, limit: usize, counts: &dyn Fn(&ReplyTo) -> bool| {
-            let count = self.ongoing.values().filter(|ongoing| counts(&ongoing.requester.reply_to)).count();
-            if count < limit {
-                return Ok(());
-            }
-            let reason = format!("{limit} messages{of_requester} are being logged: try again");
-            Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
-        };
-        check_limit("", logs, &|_| true)?;
-        let all =
-            self.ongoing.values().map(|ongoing| ongoing.log.bytes).fold(log.bytes, usize::saturating_add);
-        if all > log_bytes {
-            let reason = format!("messages of {log_bytes} bytes are being logged: try again");
-            return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
-        }
-        let ReplyTo::Tool { peer: tool, client, .. } = &requester.reply_to else { return Ok(()) };
-        let is_of_tool = |other: &ReplyTo| matches!(other, ReplyTo::Tool { peer, .. } if peer == tool);
-        check_limit(" of this tool", waiting_per_tool, &is_of_tool)?;
-        let is_of_process =
-            |other: &ReplyTo| matches!(other, ReplyTo::Tool { client: process, .. } if process == client);
-        if client.is_some() {
-            check_limit(" of this process", logs_per_process, &is_of_process)
-        } else {
-            Ok(())
-        }
+    /// begun are completed. With `PMIX_LOG_ONCE` no further channel is tried. Returns the charges.
+    pub(crate) fn forget(&mut self, gone: PeerId) -> impl Iterator<Item = Charge> {
+        let is_gone = move |_: &LogId, ongoing: &mut OngoingLog| ongoing.requester.tool() == Some(gone);
+        self.ongoing.extract_if(.., is_gone).flat_map(|(_, ongoing)| ongoing.charges)
     }
 }

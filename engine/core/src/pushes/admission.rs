@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use iof_capture::TargetId;
-use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, StdinUnavailable};
+use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Quota, Rank, Status, StdinUnavailable};
 
 use crate::Core;
-use crate::client::Client;
+use crate::client::Payer;
 use crate::jobs::job::RankState;
-use crate::limits::Limits;
 use crate::pushes::push::Push;
+use crate::quotas::Charge;
 use crate::streams::options::MIN_CACHE_SIZE;
 use crate::streams::options::limit_cache_size;
 
@@ -64,18 +64,10 @@ impl Core {
         Ok(PushOptions { directives, ignored, capacity })
     }
 
-    /// Checks that `client` may have another push with an inlet of `capacity` bytes. Deferred
-    /// requests count like pushes. Only the limits for all processes apply to the embedder (`None`).
-    pub(crate) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
-        let Limits { pushes, push_bytes, pushes_per_process, push_bytes_per_process, .. } =
-            self.settings.limits;
-        let sizes = self.pushes.inlets().map(|(_, size)| size);
-        check_limit("all", sizes, capacity, (pushes, push_bytes))?;
-        if client.is_none() {
-            return Ok(());
-        }
-        let own = self.pushes.inlets().filter(|(owner, _)| *owner == client).map(|(_, size)| size);
-        check_limit("the process's", own, capacity, (pushes_per_process, push_bytes_per_process))
+    /// Charges a tool for a push with an inlet of `capacity` bytes. Deferred requests count like
+    /// pushes.
+    pub(crate) fn charge_push(&mut self, payer: Payer, capacity: u64) -> Result<[Charge; 2], Failure> {
+        self.quotas.charge(payer, [(Quota::Pushes, 1), (Quota::PushBytes, capacity)])
     }
 
     /// Resolves the targets.
@@ -161,26 +153,6 @@ impl Core {
     fn waiting(&self, target: TargetId) -> usize {
         self.pushes.values().filter(|push| push.local(target).is_some()).count()
     }
-}
-
-/// Checks that inlets of these `sizes` may have one more beside them, with `capacity` bytes, within
-/// a limit of their number and one of their bytes.
-fn check_limit(
-    owner: &str,
-    sizes: impl Iterator<Item = u64>,
-    capacity: u64,
-    (max_count, max_bytes): (usize, u64),
-) -> Result<(), Failure> {
-    let sum = |(count, bytes): (usize, u64), size: u64| (count.saturating_add(1), bytes.saturating_add(size));
-    let (count, bytes) = sizes.fold((0, capacity), sum);
-    let limit = if count >= max_count {
-        format!("{owner} pushes are limited to {max_count} under way")
-    } else if bytes > max_bytes {
-        format!("{owner} pushes are limited to {max_bytes} bytes of cache")
-    } else {
-        return Ok(());
-    };
-    Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("{limit}: wait for one to end")))
 }
 
 /// Returns the reason why nothing was pushed, with the targets that cannot be reached.

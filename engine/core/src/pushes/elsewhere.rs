@@ -80,9 +80,12 @@ impl Core {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
         let Some((stdin, piece)) = push.next_piece(paused) else { return };
-        let size = piece.len.saturating_add(size_of_procs(&stdin.targets));
-        if let Err(failure) = self.owed.note(Call::Stdin(id), push.client(), size) {
-            return push.give_up_elsewhere(PartialCause::Failed(failure.to_string()));
+        let (payer, size) = (push.payer(), piece.len.saturating_add(size_of_procs(&stdin.targets)));
+        if let Err(failure) = self.owe(Call::Stdin(id), payer, size) {
+            let push = self.pushes.get_mut(&id);
+            return push
+                .into_iter()
+                .for_each(|push| push.give_up_elsewhere(PartialCause::Failed(failure.to_string())));
         }
         let (nodes, targets) = self.stdin_takers(&stdin.targets);
         let is_for_host = !targets.is_empty();
@@ -134,7 +137,7 @@ impl Core {
     /// Processes an answer for a piece.
     pub(crate) fn stdin_answered(&mut self, id: PushId, taker: StdinTaker, answer: Result<(), Failure>) {
         let Some(answer) = self.stdin_calls.answered(id, taker, answer) else { return };
-        self.owed.answered(Call::Stdin(id));
+        self.owes_no_more(Call::Stdin(id));
         let Some(push) = self.pushes.get_mut(&id) else { return };
         if let Some(elsewhere) = push.elsewhere().filter(|elsewhere| elsewhere.is_closed_by(&answer)) {
             self.jobs.shut_there(elsewhere.targets());

@@ -13,9 +13,10 @@ use std::mem;
 use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
 
-use crate::client::Client;
+use crate::client::Payer;
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
+use crate::quotas::Charge;
 pub(crate) use elsewhere::Elsewhere;
 
 /// A request to push.
@@ -36,18 +37,18 @@ pub struct Deferred {
     pub peer_id: PeerId,
     /// The request.
     pub request: PushRequest,
-    /// The process that has sent it; `None` for the embedder's own.
-    pub client: Option<Client>,
-    /// The size in bytes of the inlet that it will have, before it is rounded up to whole pages.
-    pub capacity: u64,
+    /// The charges of a push with the inlet that it will have.
+    pub charges: [Charge; 2],
 }
 
 /// A push under way.
 pub struct Push {
     /// The tool and its number for the push; `None` after the tool has disconnected.
     tool: Option<(PeerId, u32)>,
-    /// The process that began the push; `None` for the embedder's own.
-    client: Option<Client>,
+    /// The tool that began the push, as its holdings are counted.
+    payer: Payer,
+    /// The charges of the push and of its inlet.
+    charges: [Charge; 2],
     /// The size of its inlet in bytes.
     capacity: u64,
     /// The number of bytes that the tool has filled into the inlet.
@@ -73,7 +74,8 @@ impl Push {
     /// targets' stdin ends with it.
     pub(crate) fn new(
         tool: (PeerId, u32),
-        client: Option<Client>,
+        payer: Payer,
+        charges: [Charge; 2],
         capacity: u64,
         completes: bool,
         local: BTreeMap<TargetId, Proc>,
@@ -81,7 +83,8 @@ impl Push {
     ) -> Push {
         Push {
             tool: Some(tool),
-            client,
+            payer,
+            charges,
             capacity,
             filled: 0,
             has_end: false,
@@ -100,9 +103,14 @@ impl Push {
         self.tool
     }
 
-    /// Returns the process that began the push; `None` for the embedder's own.
-    pub fn client(&self) -> Option<Client> {
-        self.client
+    /// Returns the tool that began the push, as its holdings are counted.
+    pub(crate) fn payer(&self) -> Payer {
+        self.payer
+    }
+
+    /// Returns the charges of the push and of its inlet.
+    pub(crate) fn charges(&self) -> &[Charge; 2] {
+        &self.charges
     }
 
     /// Returns the size of the inlet in bytes.
@@ -220,8 +228,8 @@ impl Push {
     }
 
     /// Returns what the tool receives at the end of the push.
-    pub(crate) fn into_report(self) -> PushReport {
-        PushReport { bytes: self.filled, ..self.report }
+    pub(crate) fn into_report(self) -> (PushReport, [Charge; 2]) {
+        (PushReport { bytes: self.filled, ..self.report }, self.charges)
     }
 }
 

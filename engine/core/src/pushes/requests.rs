@@ -21,13 +21,6 @@ impl Core {
     /// Begins a push if the request is valid and all targets can be reached.
     pub(crate) fn push(&mut self, peer_id: PeerId, request: PushRequest) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
-        let waiting = self.pushes.deferred_of(peer_id);
-        let limit = self.settings.limits.pushes_per_tool;
-        if peer.push_count().saturating_add(waiting) >= limit {
-            let reason = format!("a tool may have {limit} pushes under way: wait for one to end");
-            let failure = Failure::new(Status::ERR_OUT_OF_RESOURCE, reason);
-            return self.answer_push(peer_id, request.request, Err(failure));
-        }
         if request.targets.iter().any(|target| self.is_starting(target)) {
             return self.defer_push(peer_id, request);
         }
@@ -63,20 +56,20 @@ impl Core {
 
     /// Keeps a request until the ranks of its jobs are started, within the limits of pushes.
     fn defer_push(&mut self, peer_id: PeerId, request: PushRequest) {
-        let client = self.tools.get(&peer_id).and_then(Peer::counted);
-        let room = self.push_options(&request.infos, request.size).and_then(|options| {
-            self.check_room(client, options.capacity)?;
-            Ok(options.capacity)
-        });
-        match room {
-            Ok(capacity) => self.pushes.defer(Deferred { peer_id, request, client, capacity }),
+        let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { return };
+        let charges = self
+            .push_options(&request.infos, request.size)
+            .and_then(|options| self.charge_push(payer, options.capacity));
+        match charges {
+            Ok(charges) => self.pushes.defer(Deferred { peer_id, request, charges }),
             Err(failure) => self.answer_push(peer_id, request.request, Err(failure)),
         }
     }
 
     /// Begins the deferred pushes whose jobs have all their ranks now.
     pub(crate) fn begin_deferred(&mut self) {
-        for Deferred { peer_id, request, .. } in self.pushes.take_deferred() {
+        for Deferred { peer_id, request, charges } in self.pushes.take_deferred() {
+            self.quotas.give_back(charges);
             self.push(peer_id, request);
         }
     }
@@ -118,10 +111,17 @@ impl Core {
         if !unavailable.is_empty() && !(directives.partial && !(local.is_empty() && elsewhere.is_empty())) {
             return Err(refusal(&unavailable));
         }
-        let client = self.tools.get(&peer_id).and_then(Peer::counted);
-        self.check_room(client, capacity)?;
+        let gone = || Failure::new(Status::ERR_UNREACH, "the tool has disconnected");
+        let payer = self.tools.get(&peer_id).map(Peer::payer).ok_or_else(gone)?;
+        let charges = self.charge_push(payer, capacity)?;
         let id = self.pushes.next_id();
-        let capacity = self.resources.create_inlet(id, peer_id, capacity)?;
+        let capacity = match self.resources.create_inlet(id, peer_id, capacity) {
+            Ok(capacity) => capacity,
+            Err(failure) => {
+                self.quotas.give_back(charges);
+                return Err(failure);
+            }
+        };
         if !local.is_empty() {
             let (targets, closes) = (local.keys().copied().collect(), directives.complete);
             self.effects.commands.push(Command::BeginPush { push: id, inlet: (), targets, closes });
@@ -129,12 +129,14 @@ impl Core {
         let waits_for = self.earlier_elsewhere(&elsewhere);
         let Some(peer) = self.tools.get_mut(&peer_id) else {
             self.effects.handles.push(HandleOp::DropInlet(id));
-            return Err(Failure::new(Status::ERR_UNREACH, "the tool has disconnected"));
+            self.quotas.give_back(charges);
+            return Err(gone());
         };
         let elsewhere =
             (!elsewhere.is_empty()).then(|| Elsewhere::new(id, peer.proc(), elsewhere, infos, waits_for));
         let number = peer.add_push(id);
-        let push = Push::new((peer_id, number), client, capacity, directives.complete, local, elsewhere);
+        let push =
+            Push::new((peer_id, number), payer, charges, capacity, directives.complete, local, elsewhere);
         self.pushes.insert(id, push);
         // At most as many as a request may name, so the answer fits a message.
         let skipped = unavailable.into_iter().take(MAX_PROCS_PER_PULL);
@@ -291,7 +293,7 @@ impl Core {
     /// Completes the pushes of a tool that has disconnected. Bytes that it has filled in still
     /// arrive.
     pub(crate) fn leave_pushes(&mut self, peer_id: PeerId, pushes: impl IntoIterator<Item = PushId>) {
-        self.pushes.forget(peer_id);
+        self.quotas.give_back(self.pushes.forget(peer_id));
         for id in pushes {
             let Some(push) = self.pushes.get_mut(&id) else { continue };
             if push.leave() {
@@ -331,7 +333,9 @@ impl Core {
     fn end_push(&mut self, id: PushId) {
         let Some(push) = self.pushes.remove(id) else { return };
         self.effects.handles.push(HandleOp::DropInlet(id));
-        let (tool, report) = (push.tool(), push.into_report());
+        let tool = push.tool();
+        let (report, charges) = push.into_report();
+        self.quotas.give_back(charges);
         let Some((peer_id, number)) = tool else { return self.forget_pauses() };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.remove_push(number);

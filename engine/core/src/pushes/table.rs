@@ -6,9 +6,9 @@ use std::mem;
 use iof_capture::PushId;
 use iof_proto::Proc;
 
-use crate::client::Client;
 use crate::ids::PeerId;
 use crate::pushes::push::{Deferred, Push};
+use crate::quotas::Charge;
 
 /// All pushes, by their ids.
 #[derive(Default)]
@@ -98,11 +98,10 @@ impl Pushes {
         self.deferred.push(request);
     }
 
-    /// Returns the process and the size of the inlet, in bytes, of each push, including those of
-    /// deferred requests. The process is `None` for the embedder's own.
-    pub(crate) fn inlets(&self) -> impl Iterator<Item = (Option<Client>, u64)> {
-        let begun = self.by_id.values().map(|push| (push.client(), push.capacity()));
-        begun.chain(self.deferred.iter().map(|deferred| (deferred.client, deferred.capacity)))
+    /// Returns the charges of all pushes, including those of deferred requests.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+        let deferred = self.deferred.iter().flat_map(|deferred| &deferred.charges);
+        self.by_id.values().flat_map(Push::charges).chain(deferred)
     }
 
     /// Returns the deferred requests.
@@ -110,18 +109,14 @@ impl Pushes {
         self.deferred.iter()
     }
 
-    /// Returns the number of deferred requests of a tool.
-    pub(crate) fn deferred_of(&self, peer_id: PeerId) -> usize {
-        self.deferred.iter().filter(|deferred| deferred.peer_id == peer_id).count()
-    }
-
     /// Removes and returns all deferred requests.
     pub(crate) fn take_deferred(&mut self) -> Vec<Deferred> {
         mem::take(&mut self.deferred)
     }
 
-    /// Drops the deferred requests of a tool that has disconnected.
-    pub(crate) fn forget(&mut self, peer_id: PeerId) {
-        self.deferred.retain(|deferred| deferred.peer_id != peer_id);
+    /// Drops the deferred requests of a tool that has disconnected. Returns the charges.
+    pub(crate) fn forget(&mut self, peer_id: PeerId) -> impl Iterator<Item = Charge> {
+        let forgotten = self.deferred.extract_if(.., move |deferred| deferred.peer_id == peer_id);
+        forgotten.flat_map(|deferred| deferred.charges)
     }
 }

@@ -327,7 +327,7 @@ pub(crate) fn stream_stats(
         let StreamAnswer::Counted(Some(Counted { stats, lags })) = answer else { return None };
         let reader = |((peer_id, handler), lag): (&(PeerId, u32), Option<u64>)| {
             let peer = state.tools.get(peer_id)?;
-            let (tool, pid) = (peer.name().to_owned(), peer.client().pid);
+            let (tool, pid) = (peer.name().to_owned(), peer.client().process.pid);
             Some(ReaderStats { tool, pid, handler: *handler, lag: lag? })
         };
         Some(StreamStats {

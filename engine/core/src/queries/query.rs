@@ -7,33 +7,18 @@ use std::time::Instant;
 
 use iof_capture::RequestId;
 use iof_proto::limits::STATS_AGE;
-use iof_proto::{Answer, Failure, Query, StreamStats, ToTool};
+use iof_proto::{Query, StreamStats};
 
+use crate::client::Requester;
 use crate::ids::{PeerId, QueryId, StreamName};
 use crate::queries::partial_answer::PartialAnswer;
+use crate::quotas::Charge;
 
-/// A request of a tool that waits for its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request that waits for its answer.
 pub(crate) struct QueryRequest {
-    peer: PeerId,
-    /// The tool's number for it.
-    number: u32,
-}
-
-impl QueryRequest {
-    pub(crate) fn new(peer: PeerId, number: u32) -> QueryRequest {
-        QueryRequest { peer, number }
-    }
-
-    /// Returns the tool that asks.
-    pub(crate) fn peer(self) -> PeerId {
-        self.peer
-    }
-
-    /// Returns the message that answers it.
-    pub(crate) fn answer(self, result: Result<Answer, Failure>) -> ToTool {
-        ToTool::Answer { request: self.number, result }
-    }
+    pub requester: Requester,
+    /// Once it must wait.
+    pub charge: Option<Charge>,
 }
 
 /// A request that waits for counters.
@@ -121,8 +106,9 @@ impl Queries {
 
     /// Returns the tools whose queries wait, for counters and for the host.
     pub fn waiting_tools(&self) -> (Vec<PeerId>, Vec<PeerId>) {
-        let for_counters = self.wait_for_counters.iter().map(|waits| waits.request.peer);
-        (for_counters.collect(), self.waiting.values().map(|(request, _)| request.peer).collect())
+        let for_counters = self.wait_for_counters.iter().filter_map(|waits| waits.request.requester.tool());
+        let for_host = self.waiting.values().filter_map(|(request, _)| request.requester.tool());
+        (for_counters.collect(), for_host.collect())
     }
 
     /// Returns the number of the next request that waits for the host.
@@ -141,14 +127,20 @@ impl Queries {
         self.waiting.remove(&id)
     }
 
-    /// Drops the requests of a tool that has disconnected.
-    pub(crate) fn forget(&mut self, peer: PeerId) {
-        self.waiting.retain(|_, (request, _)| request.peer != peer);
-        self.wait_for_counters.retain(|waits| waits.request.peer != peer);
+    /// Drops the requests of a tool that has disconnected. Returns the charges.
+    pub(crate) fn forget(&mut self, gone: PeerId) -> impl Iterator<Item = Charge> {
+        let is_gone = move |request: &QueryRequest| request.requester.tool() == Some(gone);
+        let for_host = self.waiting.extract_if(.., move |_, (request, _)| is_gone(request));
+        let for_counters = self.wait_for_counters.extract_if(.., move |waits| is_gone(&waits.request));
+        let requests = for_host.map(|(_, (request, _))| request);
+        requests.chain(for_counters.map(|waits| waits.request)).filter_map(|request| request.charge)
     }
 
-    pub(crate) fn waiting_of(&self, peer: PeerId) -> usize {
-        self.waiting.values().filter(|(request, _)| request.peer == peer).count()
+    /// Returns the charges of the requests that wait.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+        let for_counters = self.wait_for_counters.iter().map(|waits| &waits.request);
+        let waiting = self.waiting.values().map(|(request, _)| request).chain(for_counters);
+        waiting.filter_map(|request| request.charge.as_ref())
     }
 }
 
@@ -177,22 +169,26 @@ impl CountedStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::ClientProcess;
 
     #[test]
     fn counters_requested_before_streams_changed_serve_no_later_query() {
         let (mut queries, now) = (Queries::default(), Instant::now());
         queries.count(RequestId(1));
-        let request = |number| QueryRequest::new(1, number);
-        queries.wait_for_counters(request(1), Vec::new(), RequestId(1));
+        let request = || {
+            let process = ClientProcess { pid: 1, uid: 1 };
+            QueryRequest { requester: Requester::embedder(process, Box::new(drop)), charge: None }
+        };
+        queries.wait_for_counters(request(), Vec::new(), RequestId(1));
         assert_eq!(queries.counting(), Some(RequestId(1)), "another query can wait for them");
         queries.streams_changed();
         assert_eq!(queries.counting(), None);
         queries.count(RequestId(2));
-        queries.wait_for_counters(request(2), Vec::new(), RequestId(2));
+        (0..2).for_each(|_| queries.wait_for_counters(request(), Vec::new(), RequestId(2)));
         let (waiting, outdated) = queries.counted(RequestId(1), Vec::new(), now);
-        assert_eq!((waiting, outdated), (vec![(request(1), Vec::new())], true));
+        assert_eq!((waiting.len(), outdated), (1, true));
         let (waiting, outdated) = queries.counted(RequestId(2), Vec::new(), now);
-        assert_eq!((waiting, outdated), (vec![(request(2), Vec::new())], false));
+        assert_eq!((waiting.len(), outdated), (2, false));
         assert!(queries.has_counters(now) && !queries.has_counters(now + STATS_AGE));
     }
 }

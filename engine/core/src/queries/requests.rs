@@ -1,69 +1,73 @@
-//! Queries of tools.
+//! Queries of clients.
 
 use std::time::Instant;
 
 use iof_capture::{RequestId, StreamAnswer};
 use iof_proto::query::key;
-use iof_proto::{Answer, Failure, Found, Query, Status};
+use iof_proto::{Answer, Failure, Found, Query, Quota, ToTool};
 
 use crate::Core;
-use crate::ids::{Call, PeerId, QueryId};
+use crate::client::Requester;
+use crate::ids::{Call, QueryId};
 use crate::owed::size_of_infos;
 use crate::queries::answers::{Scope, count_streams, find, stream_stats};
 use crate::queries::partial_answer::PartialAnswer;
 use crate::queries::query::{CountedStream, QueryRequest};
 use crate::streams::awaited::Awaited;
-use crate::tools::peer::Peer;
 use crate::upcall::Upcall;
 
 impl Core {
     /// Answers a request: now, or when the capture thread has read the counters and the host has
     /// answered its part.
-    pub(crate) fn query(&mut self, peer: PeerId, request: u32, queries: Vec<Query>, now: Instant) {
-        let request = QueryRequest::new(peer, request);
-        if queries.iter().any(|query| query.keys.iter().any(|key| key == key::IOF_QUERY_STATS))
-            && let Some(counters) = self.refresh_stats(peer, now)
-        {
-            self.request_begun(peer);
-            return self.queries.wait_for_counters(request, queries, counters);
+    pub(crate) fn query(&mut self, requester: Requester, queries: Vec<Query>, now: Instant) {
+        let mut request = QueryRequest { requester, charge: None };
+        let asks_for_counters = |query: &Query| query.keys.iter().any(|key| key == key::IOF_QUERY_STATS);
+        let has_counters = !request.requester.client.own && self.queries.has_counters(now);
+        if has_counters || !queries.iter().any(asks_for_counters) {
+            return self.answer_query(request, &queries);
         }
-        self.answer_query(request, &queries);
+        if let Err(failure) = self.charge_query(&mut request) {
+            return self.answer(request, Err(failure));
+        }
+        let counters = self.refresh_stats(&request.requester);
+        request.requester.tool().into_iter().for_each(|peer| self.request_begun(peer));
+        self.queries.wait_for_counters(request, queries, counters);
+    }
+
+    /// Charges a request that must wait.
+    fn charge_query(&mut self, request: &mut QueryRequest) -> Result<(), Failure> {
+        if request.charge.is_none() {
+            let [charge] = self.quotas.charge(request.requester.client.payer(), [(Quota::Queries, 1)])?;
+            request.charge = Some(charge);
+        }
+        Ok(())
     }
 
     /// Answers a request for which the counters are fresh enough, now or when the host has answered
     /// its part.
-    fn answer_query(&mut self, request: QueryRequest, queries: &[Query]) {
-        let limit = self.settings.limits.waiting_per_tool;
+    fn answer_query(&mut self, mut request: QueryRequest, queries: &[Query]) {
         let result = match self.look_up(queries) {
-            Ok(answer) if !answer.needs_host() => answer.conclude(),
-            Ok(_) if self.queries.waiting_of(request.peer()) >= limit => {
-                let reason = format!("{limit} queries of this tool wait for the host: try again");
-                Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
-            }
-            Ok(answer) => match self.ask_host(request, answer) {
-                Ok(()) => return,
+            Ok(answer) if answer.needs_host() => match self.ask_host(&mut request, answer) {
+                Ok((id, answer)) => return self.queries.wait_for_host(id, request, answer),
                 Err(failure) => Err(failure),
             },
+            Ok(answer) => answer.conclude(),
             Err(failure) => Err(failure),
         };
         self.answer(request, result);
     }
 
     /// Returns the request that reads the counters of all streams, for which a query must wait. The
-    /// embedder's own tools always get new counters; other tools get those of the last
+    /// embedder's own tools always get new counters; other clients get those of the last
     /// `STATS_AGE`.
-    fn refresh_stats(&mut self, peer_id: PeerId, now: Instant) -> Option<RequestId> {
-        let own = self.tools.get(&peer_id).is_some_and(Peer::is_own);
-        if !own && self.queries.has_counters(now) {
-            return None;
-        }
-        let joined = self.queries.counting().filter(|_| !own);
-        Some(joined.unwrap_or_else(|| {
+    fn refresh_stats(&mut self, requester: &Requester) -> RequestId {
+        let joined = self.queries.counting().filter(|_| !requester.client.own);
+        joined.unwrap_or_else(|| {
             let (streams, steps) = count_streams(self);
             let request = self.request(Awaited::Counters(streams), steps);
             self.queries.count(request);
             request
-        }))
+        })
     }
 
     /// Continues with the counters that `request` has read.
@@ -77,7 +81,7 @@ impl Core {
         let streams = stream_stats(self, streams, answers);
         let (waiting, outdated) = self.queries.counted(request, streams, now);
         for (request, queries) in waiting {
-            self.request_done(request.peer());
+            request.requester.tool().into_iter().for_each(|peer| self.request_done(peer));
             self.answer_query(request, &queries);
         }
         if outdated {
@@ -112,14 +116,17 @@ impl Core {
         Ok(answer)
     }
 
-    fn ask_host(&mut self, request: QueryRequest, mut answer: PartialAnswer) -> Result<(), Failure> {
+    fn ask_host(
+        &mut self,
+        request: &mut QueryRequest,
+        mut answer: PartialAnswer,
+    ) -> Result<(QueryId, PartialAnswer), Failure> {
+        self.charge_query(request)?;
         let queries = answer.take_for_host();
         let id = self.queries.next_id();
-        let client = self.tools.get(&request.peer()).and_then(Peer::counted);
-        self.owed.note(Call::Query(id), client, size(&queries))?;
-        self.queries.wait_for_host(id, request, answer);
+        self.owe(Call::Query(id), request.requester.client.payer(), size(&queries))?;
         self.effects.upcalls.push(Upcall::Query { id, queries });
-        Ok(())
+        Ok((id, answer))
     }
 
     /// Processes the host's answer to its part of a request.
@@ -129,10 +136,9 @@ impl Core {
         self.answer(request, answer.conclude());
     }
 
-    fn answer(&mut self, request: QueryRequest, result: Result<Answer, Failure>) {
-        if let Some(peer) = self.tools.get_mut(&request.peer()) {
-            peer.answer(&request.answer(result));
-        }
+    fn answer(&mut self, QueryRequest { requester, charge }: QueryRequest, result: Result<Answer, Failure>) {
+        self.quotas.give_back(charge);
+        self.reply(requester, |request| ToTool::Answer { request, result });
     }
 }
 

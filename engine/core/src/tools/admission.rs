@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use iof_proto::limits::{MAX_CONNECTIONS_PER_PROCESS, MAX_CONNECTIONS_PER_USER, MAX_TOOLS, RESERVED_TOOLS};
-use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, socket};
+use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Quota, Scope, Status, ToTool, socket};
 
 use crate::Core;
-use crate::client::Client;
+use crate::client::{ClientId, ClientProcess, Payer};
 use crate::disconnect::DisconnectReason;
 use crate::effects::HandleOp;
 use crate::ids::{Call, PageId, PeerId};
@@ -27,56 +26,57 @@ impl Core {
         now: Instant,
     ) -> PeerId {
         let id = self.tools.next_id();
-        self.pending.insert(id, PendingPeer::new(credentials, own, now));
+        let process = ClientProcess::from(credentials);
+        let payer = Payer { id: ClientId::Tool(id), process: Some(process) };
+        let place = own.is_none().then(|| self.quotas.charge(payer, self.place_amounts(process)));
+        let place = place.and_then(|place| {
+            debug_assert!(place.is_ok(), "no place was made for a connection");
+            place.ok()
+        });
+        self.pending.insert(id, PendingPeer::new(credentials, own, place, now));
         id
     }
 
-    /// Finds a place for a connection of `client`. If none is free, the oldest connection that has
+    /// Returns the quotas that a connection of `process` is charged for.
+    fn place_amounts(&self, process: ClientProcess) -> [(Quota, u64); 2] {
+        let is_other = ![0, self.settings.uid].contains(&process.uid);
+        [(Quota::Connections, 1), (Quota::OtherConnections, u64::from(is_other))]
+    }
+
+    /// Finds a place for a connection of `process`. If none is free, the oldest connection that has
     /// not sent a hello is to be closed.
     ///
     /// # Errors
     /// No such connection exists.
-    pub fn make_place(&mut self, client: Client) -> Result<(), Failure> {
-        let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
-        let Client { pid, uid } = client;
-        let all = self.settings.places;
-        let part = |limit: usize| limit.saturating_mul(all) / MAX_TOOLS;
-        let (of_process, of_user) =
-            (|other: Client| other.is_process(client), |other: Client| other.uid == uid);
-        let limit = part(MAX_CONNECTIONS_PER_PROCESS);
-        if self.connections(of_process) >= limit && !self.evict(of_process) {
-            return Err(full(format!("process {pid} has {limit} connections already: close one")));
-        }
-        let limit = part(MAX_CONNECTIONS_PER_USER);
-        if self.connections(of_user) >= limit && !self.evict(of_user) {
-            return Err(full(format!("user {uid} has {limit} connections already: close one")));
-        }
-        let is_trusted = uid == 0 || uid == self.settings.uid;
-        let places = if is_trusted { all } else { all.saturating_sub(part(RESERVED_TOOLS)) };
-        if self.connections(|_| true) >= places && !self.evict(|_| true) {
-            let reason = format!("{places} tools are attached already");
-            return Err(full(reason));
+    pub fn make_place(&mut self, process: ClientProcess) -> Result<(), Failure> {
+        let payer = Payer { id: ClientId::Embedder, process: Some(process) };
+        let trusted = [0, self.settings.uid];
+        for (quota, amount) in self.place_amounts(process) {
+            while let Some((scope, failure)) = self.quotas.excess(payer, quota, amount) {
+                let evicted = self.evict(|other| match scope {
+                    Scope::Process => other.is_process(process),
+                    Scope::User => other.uid == process.uid,
+                    Scope::Tool | Scope::Engine => {
+                        quota == Quota::Connections || !trusted.contains(&other.uid)
+                    }
+                });
+                if !evicted {
+                    return Err(failure);
+                }
+            }
         }
         Ok(())
     }
 
-    /// Returns the number of connections from outside whose client matches.
-    fn connections(&self, matches: impl Fn(Client) -> bool) -> usize {
-        let peers = self.tools.values().filter(|peer| !peer.is_own()).map(Peer::client);
-        let pending = self.pending.values().filter(|pending| !pending.is_own()).map(PendingPeer::client);
-        let departed = self.departed.values().copied();
-        peers.chain(pending).chain(departed).filter(|client| matches(*client)).count()
-    }
-
     /// Closes the oldest connection without a hello whose client matches. Returns whether it has
     /// found one.
-    pub fn evict(&mut self, matches: impl Fn(Client) -> bool) -> bool {
+    pub fn evict(&mut self, matches: impl Fn(ClientProcess) -> bool) -> bool {
         let silent =
-            |pending: &PendingPeer| !pending.is_own() && pending.is_silent() && matches(pending.client());
+            |pending: &PendingPeer| !pending.is_own() && pending.is_silent() && matches(pending.process());
         let Some(id) = self.pending.iter().find(|(_, pending)| silent(pending)).map(|(id, _)| *id) else {
             return false;
         };
-        self.pending.remove(&id);
+        self.pending_ended(id);
         let reason = "replaced by another connection: no hello was received";
         self.effects.refused.push((id, Failure::new(Status::ERR_OUT_OF_RESOURCE, reason)));
         true
@@ -96,12 +96,13 @@ impl Core {
 
     /// Notes that a connection that is not a tool yet is closed.
     pub fn pending_ended(&mut self, id: PeerId) {
-        self.pending.remove(&id);
+        let ended = self.pending.remove(&id);
+        self.quotas.give_back(ended.into_iter().flat_map(PendingPeer::into_place));
     }
 
     /// Notes that the host has approved or refused the tool `id`.
     pub fn approval_answered(&mut self, id: PeerId) {
-        self.owed.answered(Call::Approve(id));
+        self.owes_no_more(Call::Approve(id));
     }
 
     /// Returns whether the first message of connection `id` is expected.
@@ -128,7 +129,7 @@ impl Core {
             return Ok(Some(grant));
         }
         let (credentials, call) = (pending.credentials(), Call::Approve(id));
-        self.owed.note(call, Some(credentials.into()), 0)?;
+        self.owe(call, Payer { id: ClientId::Tool(id), process: Some(credentials.into()) }, 0)?;
         self.effects.upcalls.push(Upcall::Approve { peer: id, credentials });
         Ok(None)
     }
@@ -152,7 +153,7 @@ impl Core {
     pub fn welcome(&mut self, id: PeerId, may_block: bool, now: Instant) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let slots = PageSlots::new(PageId::Tool(id), self.settings.slots);
-        let mut peer = pending.into_tool(may_block, slots, self.settings.limits, now);
+        let mut peer = pending.into_tool(id, may_block, slots, self.settings.limits, now);
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
         peer.send_with(&message, Attachment::Welcome { may_block });
         self.tools.insert(id, peer);
@@ -175,15 +176,9 @@ impl Core {
         self.tools.get(&id).is_some_and(|peer| !peer.is_own())
     }
 
-    /// Notes that descriptors are in flight on the connection of `client`, which has ended. It
-    /// counts until [`Core::departed_received`].
-    pub fn departs(&mut self, id: PeerId, client: Client) {
-        self.departed.insert(id, client);
-    }
-
-    /// Notes that no descriptor is in flight any more on a connection that has ended.
+    /// Notes that no descriptor is in flight on a connection that has ended. It counts until then.
     pub fn departed_received(&mut self, id: PeerId) {
-        self.departed.remove(&id);
+        self.quotas.give_back(self.departed.remove(&id).into_iter().flatten());
     }
 
     /// Returns until when an engine that ends waits for its tools after `now`; `None` if it need
@@ -193,7 +188,8 @@ impl Core {
         linger.until(tools.chain(self.pending.values().map(PendingPeer::last_activity)), now)
     }
 
-    /// Removes a tool and everything that it has requested.
+    /// Removes a tool and everything that it has requested. Its connection counts until
+    /// [`Core::departed_received`].
     pub fn disconnected(&mut self, id: PeerId) -> Option<Peer> {
         self.detach(id, None);
         let mut peer = self.tools.remove(id)?;
@@ -202,8 +198,10 @@ impl Core {
         peer.tickets().for_each(|ticket| self.release(ticket));
         self.leave_pushes(id, peer.pushes());
         self.forget_pauses();
-        self.queries.forget(id);
-        self.logs.forget(id);
+        self.quotas.give_back(peer.take_charges());
+        self.departed.extend(peer.take_place().map(|place| (id, place)));
+        self.quotas.give_back(self.queries.forget(id));
+        self.quotas.give_back(self.logs.forget(id));
         Some(peer)
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod unread;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{PushId, SourceId};
@@ -20,11 +20,12 @@ use iof_proto::{
 };
 use iof_shm_ring::ReaderId;
 
-use crate::client::Client;
+use crate::client::{Client, Payer, ReplyTo, Requester};
 use crate::disconnect::DisconnectReason;
-use crate::ids::PageId;
+use crate::ids::{PageId, PeerId};
 use crate::limits::Limits;
 use crate::notice::Notice;
+use crate::quotas::{Charge, PlaceCharges};
 use crate::resources::PageSlots;
 use crate::streams::reading::Reading;
 use crate::tools::demand::Ticket;
@@ -71,11 +72,9 @@ pub struct Peer {
     last_sent: Instant,
     /// When the tool connected or last sent a request.
     last_request: Instant,
-    name: String,
-    /// The process at the other end of the connection.
     client: Client,
-    /// Whether the tool belongs to the embedder.
-    own: bool,
+    /// The charges of its connection; `None` for the embedder's own.
+    place: Option<PlaceCharges>,
     /// Whether the tool may hold back sources under the block policy.
     may_block: bool,
     /// Whether messages can be sent to the tool.
@@ -87,8 +86,6 @@ pub struct Peer {
     /// The number of its requests that wait for the capture thread. Further ones are not read.
     awaited: usize,
     registrations: BTreeMap<u32, Registration>,
-    /// The weight of the registrations and the pulls that wait for the host, in processes.
-    weight: usize,
     /// Pulls that wait for the host's answer.
     waiting: BTreeMap<Ticket, Pull>,
     last_handler: u32,
@@ -107,8 +104,7 @@ pub struct Peer {
 impl Peer {
     pub(crate) fn new(
         client: Client,
-        name: String,
-        own: bool,
+        place: Option<PlaceCharges>,
         may_block: bool,
         slots: PageSlots,
         limits: Limits,
@@ -125,9 +121,8 @@ impl Peer {
             answer_bytes: 0,
             last_sent: now,
             last_request: now,
-            name,
             client,
-            own,
+            place,
             may_block,
             receives: true,
             has_stopped: false,
@@ -135,7 +130,6 @@ impl Peer {
             limits,
             awaited: 0,
             registrations: BTreeMap::new(),
-            weight: 0,
             waiting: BTreeMap::new(),
             last_handler: 0,
             pushes: BTreeMap::new(),
@@ -148,39 +142,63 @@ impl Peer {
 
     /// Returns the name that the tool has given.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.client.name
     }
 
     /// Returns the tool's name as that of a process, see
     /// `StdinPush::source`.
     pub(crate) fn proc(&self) -> Proc {
         let named = self
-            .name
+            .name()
             .rsplit_once('.')
             .and_then(|(name, rank)| Some(Proc::new(Nspace::new(name).ok()?, Rank(rank.parse().ok()?))));
         named.unwrap_or_else(|| {
-            let nspace = Nspace::new(self.name.as_str());
-            Proc::new(nspace.unwrap_or_else(|_| Nspace::of_tool(self.client.pid)), Rank(0))
+            let nspace = Nspace::new(self.name());
+            Proc::new(nspace.unwrap_or_else(|_| Nspace::of_tool(self.client.process.pid)), Rank(0))
         })
     }
 
-    /// Returns the process at the other end of the connection.
-    pub fn client(&self) -> Client {
-        self.client
+    /// Returns the tool as a client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns the tool as its holdings are counted.
+    pub(crate) fn payer(&self) -> Payer {
+        self.client.payer()
+    }
+
+    /// Returns the tool `id` as the one that waits for the answer to its request number `request`.
+    pub(crate) fn requester(&self, id: PeerId, request: u32) -> Requester {
+        let connection = Some(Arc::downgrade(&self.alive));
+        Requester { client: self.client.clone(), reply_to: ReplyTo::Tool(id, request), connection }
+    }
+
+    /// Returns the charges of its connection and registrations.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+        let waiting = self.waiting.values().map(|pull| &pull.registration);
+        let registered = self.registrations.values().chain(waiting).flat_map(Registration::charges);
+        self.place.iter().flatten().chain(registered)
+    }
+
+    /// Removes and returns the charges of its connection.
+    pub(crate) fn take_place(&mut self) -> Option<PlaceCharges> {
+        self.place.take()
+    }
+
+    /// Removes and returns the charges of its registrations, which end.
+    pub(crate) fn take_charges(&mut self) -> impl Iterator<Item = Charge> {
+        let waiting = self.waiting.values_mut().map(|pull| &mut pull.registration);
+        self.registrations.values_mut().chain(waiting).flat_map(Registration::take_charges)
     }
 
     /// Returns whether the tool belongs to the embedder.
     pub fn is_own(&self) -> bool {
-        self.own
+        self.client.own
     }
 
     pub(crate) fn page(&self) -> PageId {
         self.slots.page()
-    }
-
-    /// Returns a reference that is dead once the tool has disconnected.
-    pub(crate) fn connection(&self) -> Weak<()> {
-        Arc::downgrade(&self.alive)
     }
 
     /// Notes that a request waits for the capture thread. Further ones are not read.
@@ -231,11 +249,6 @@ impl Peer {
     /// Returns the number of rings that the tool reads, by the index of readers.
     pub fn indexed_readers(&self) -> usize {
         self.reader_ids.len()
-    }
-
-    /// Returns the process to which limits apply; `None` for the embedder's own tool.
-    pub fn counted(&self) -> Option<Client> {
-        (!self.own).then_some(self.client)
     }
 
     /// Returns the next of the deferred requests, unless one waits for the capture thread or the
@@ -385,7 +398,7 @@ impl Peer {
             }
             _ => return,
         };
-        self.notices.push(Notice::TooLong { tool: self.name.clone(), error });
+        self.notices.push(Notice::TooLong { tool: self.name().to_owned(), error });
         self.send_with(&replacement, Attachment::None);
     }
 
@@ -453,7 +466,7 @@ impl Peer {
 
     /// Returns what the engine must know about this tool when it ends.
     pub(crate) fn last_activity(&self) -> LastActivity {
-        let last_asked = (!self.own).then_some(self.last_request);
+        let last_asked = (!self.client.own).then_some(self.last_request);
         let joins = || self.readings.values().any(|reading| reading.joining().is_some());
         let has_unsent = !self.outgoing.is_empty() || self.awaited > 0 || joins();
         LastActivity { has_unsent, last_taken: self.last_sent, last_asked }

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use iof_proto::limits::{APPROVAL_LIMIT, HELLO_LIMIT, MAX_TOOLS};
+use iof_proto::limits::{APPROVAL_LIMIT, HELLO_LIMIT, MAX_CONNECTIONS};
 use iof_proto::{Failure, Status, socket};
 
-use crate::client::Client;
+use crate::client::{Client, ClientId, ClientProcess};
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
 use crate::limits::Limits;
+use crate::quotas::{Charge, PlaceCharges};
 use crate::resources::PageSlots;
 use crate::tools::grant::Grant;
 use crate::tools::linger::LastActivity;
@@ -23,6 +24,8 @@ pub struct PendingPeer {
     connected: Instant,
     /// The grant, if this is the embedder's own connection.
     own: Option<Grant>,
+    /// The charges of its place; `None` for the embedder's own.
+    place: Option<PlaceCharges>,
     /// When the connection is refused; `None` for the embedder's own.
     deadline: Option<Instant>,
     /// The tool's name, once it has sent a hello and the host was asked.
@@ -33,10 +36,11 @@ impl PendingPeer {
     pub(crate) fn new(
         credentials: socket::PeerCredentials,
         own: Option<Grant>,
+        place: Option<PlaceCharges>,
         connected: Instant,
     ) -> PendingPeer {
         let deadline = if own.is_none() { connected.checked_add(HELLO_LIMIT) } else { None };
-        PendingPeer { credentials, connected, own, deadline, name: None }
+        PendingPeer { credentials, connected, own, place, deadline, name: None }
     }
 
     /// Returns what the engine must know about this connection when it ends.
@@ -48,8 +52,18 @@ impl PendingPeer {
         }
     }
 
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn process(&self) -> ClientProcess {
         self.credentials.into()
+    }
+
+    /// Returns the charges of its place.
+    pub(crate) fn place(&self) -> Option<&PlaceCharges> {
+        self.place.as_ref()
+    }
+
+    /// Returns the charges of its place, which ends.
+    pub(crate) fn into_place(self) -> impl Iterator<Item = Charge> {
+        self.place.into_iter().flatten()
     }
 
     /// Returns whether this is the embedder's own connection.
@@ -83,9 +97,18 @@ impl PendingPeer {
     }
 
     /// Turns the connection into a tool.
-    pub(crate) fn into_tool(self, may_block: bool, slots: PageSlots, limits: Limits, now: Instant) -> Peer {
-        let (client, is_own) = (self.client(), self.is_own());
-        Peer::new(client, self.name.unwrap_or_default(), is_own, may_block, slots, limits, now)
+    pub(crate) fn into_tool(
+        self,
+        id: PeerId,
+        may_block: bool,
+        slots: PageSlots,
+        limits: Limits,
+        now: Instant,
+    ) -> Peer {
+        let (process, own) = (self.process(), self.is_own());
+        let name = self.name.unwrap_or_default().into();
+        let client = Client { id: ClientId::Tool(id), process, name, own, rank: None };
+        Peer::new(client, self.place, may_block, slots, limits, now)
     }
 
     /// Returns the reason for the refusal if the tool or the host has missed its deadline by `now`.
@@ -124,7 +147,7 @@ impl From<DisconnectReason> for Ended {
 /// Returns how many tools a process that may open `files` files has places for. A tool needs at
 /// most four, and the jobs need some too.
 pub fn places(files: u64) -> usize {
-    usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(8, MAX_TOOLS)
+    usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(8, MAX_CONNECTIONS)
 }
 
 /// Connections that are not tools yet, in the order in which they connected.

@@ -13,7 +13,7 @@ use crate::upcall::Upcall;
 impl Core {
     /// Registers a pull of `peer_id`, at once or when the host has granted it.
     pub(crate) fn pull(&mut self, peer_id: PeerId, mut pull: Pull) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get(&peer_id) else { return self.end_registration(pull.registration) };
         if peer.is_own() {
             return self.register(peer_id, pull);
         }
@@ -22,16 +22,18 @@ impl Core {
         if self.demand.is_granted(ticket) {
             return self.register(peer_id, pull);
         }
-        if let Err(failure) = self.owe(&calls, peer_id, &pull.directives) {
+        if let Err(failure) = self.owe_all(&calls, peer_id, &pull.directives) {
             // These upcalls are not made, so all of them count as denied.
             for (call, _) in &calls {
                 let answered = self.demand.answer(*call, false);
                 self.stop(answered.stopped);
             }
-            self.release(ticket);
+            self.end_registration(pull.registration);
             return self.refuse_pull(peer_id, pull.request, failure);
         }
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get_mut(&peer_id) else {
+            return self.end_registration(pull.registration);
+        };
         let directives = pull.directives.clone();
         peer.add_waiting(ticket, pull);
         self.pulls_by_call.extend(calls.iter().map(|(call, _)| (*call, ticket)));
@@ -43,17 +45,17 @@ impl Core {
     ///
     /// # Errors
     /// Fails if one call exceeds the user's limit. None is recorded then.
-    fn owe(
+    fn owe_all(
         &mut self,
         calls: &[(CallId, Sources)],
         peer_id: PeerId,
         directives: &[Info],
     ) -> Result<(), Failure> {
-        let client = self.tools.get(&peer_id).and_then(Peer::counted);
+        let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { return Ok(()) };
         for (call, Sources { procs, .. }) in calls {
             let size = size_of_procs(procs).saturating_add(size_of_infos(directives));
-            if let Err(failure) = self.owed.note(Call::Pull(*call), client, size) {
-                calls.iter().for_each(|(call, _)| self.owed.answered(Call::Pull(*call)));
+            if let Err(failure) = self.owe(Call::Pull(*call), payer, size) {
+                calls.iter().for_each(|(call, _)| self.owes_no_more(Call::Pull(*call)));
                 return Err(failure);
             }
         }
@@ -80,6 +82,7 @@ impl Core {
         let first = first.map(|(_, (_, pull))| pull.asks_for());
         for (_, (peer_id, pull)) in pulls {
             if first.as_ref().is_some_and(|first| *first == pull.asks_for()) {
+                self.end_registration(pull.registration);
                 self.refuse_pull(peer_id, pull.request, failure.clone());
             } else {
                 // This pull asks for something else, so it makes its own upcalls.
@@ -95,13 +98,13 @@ impl Core {
     /// Attaches a tool to the existing streams.
     fn register(&mut self, peer_id: PeerId, pull: Pull) {
         let Pull { request, registration, ignored, directives: _ } = pull;
-        let Some(peer) = self.tools.get(&peer_id) else { return };
-        let handler = peer.next_handler();
-        let ticket = registration.ticket();
+        let Some(handler) = self.tools.get(&peer_id).map(Peer::next_handler) else {
+            return self.end_registration(registration);
+        };
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
-            self.tools.remove_registration(peer_id, handler);
-            ticket.inspect(|ticket| self.release(*ticket));
+            let ended = self.tools.remove_registration(peer_id, handler);
+            ended.into_iter().for_each(|registration| self.end_registration(registration));
             return self.refuse_pull(peer_id, request, failure);
         }
         if let Some(peer) = self.tools.get_mut(&peer_id) {

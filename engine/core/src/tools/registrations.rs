@@ -1,42 +1,18 @@
 //! Registrations of tools, and what they are informed of.
 
-use std::ptr;
-
-use iof_proto::{Failure, Nspace, Status, ToTool};
+use iof_proto::{Nspace, ToTool};
 
 use crate::Core;
 use crate::ids::PeerId;
 use crate::jobs::job::JobState;
-use crate::limits::Limits;
-use crate::tools::peer::Peer;
+use crate::tools::registration::Registration;
 
 impl Core {
-    /// Checks that `peer` may have another registration of this weight.
-    ///
-    /// # Errors
-    /// Fails if the tool, its process or its user has too many registrations.
-    pub(crate) fn check_registrations(&self, peer: &Peer, weight: usize) -> Result<(), Failure> {
-        let Some(client) = peer.counted() else { return Ok(()) };
-        let full = |reason| Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
-        let Limits {
-            registrations_per_tool: most, procs_per_tool, procs_per_process, procs_per_user, ..
-        } = self.settings.limits;
-        if peer.registration_count() >= most {
-            return full(format!("a tool may have {most} registrations: end one first"));
-        }
-        let check_limit = |owner: &str, limit: usize, counts: &dyn Fn(&Peer) -> bool| {
-            let named =
-                self.tools.values().filter(|other| !other.is_own() && counts(other)).map(Peer::weight);
-            if named.fold(weight, usize::saturating_add) <= limit {
-                return Ok(());
-            }
-            full(format!(
-                "the registrations of a {owner} may name {limit} processes: end one first, or name whole jobs"
-            ))
-        };
-        check_limit("tool", procs_per_tool, &|other| ptr::eq(other, peer))?;
-        check_limit("process", procs_per_process, &|other| other.client().is_process(client))?;
-        check_limit("user", procs_per_user, &|other| other.client().uid == client.uid)
+    /// Ends a registration, or a pull before it is one. It then counts towards no limit and holds no
+    /// sources at the host.
+    pub(crate) fn end_registration(&mut self, mut registration: Registration) {
+        self.quotas.give_back(registration.take_charges());
+        registration.ticket().inspect(|ticket| self.release(*ticket));
     }
 
     /// Informs the tools whose registrations name `nspace` and can get no further source.
@@ -107,12 +83,11 @@ impl Core {
         let due_ends = registration.take_due_ends();
         due_ends.iter().for_each(|message| peer.answer(message));
         if is_over {
-            // A registration that has ended counts towards no limit and holds no sources at the
-            // host. Its readers remain until the tool has drained them. It misses only streams of
-            // ranks whose start has failed.
+            // Its readers remain until the tool has drained them. It misses only streams of ranks
+            // whose start has failed.
             self.streams.registration_ended(peer_id, Some(handler));
             let ended = self.tools.remove_registration(peer_id, handler);
-            ended.and_then(|registration| registration.ticket()).inspect(|ticket| self.release(*ticket));
+            ended.into_iter().for_each(|registration| self.end_registration(registration));
         }
     }
 }

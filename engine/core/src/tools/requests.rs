@@ -4,17 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Rank, Status, ToTool};
+use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Quota, Rank, Status, ToTool};
 use iof_shm_ring::{ReaderId, Start};
 
 use crate::Core;
+use crate::client::Payer;
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
 use crate::jobs::job::JobState;
-use crate::logs::table::Requester;
 use crate::pushes::push::PushRequest;
 use crate::streams::options::{limit_buffering_size, limit_cache_size};
-use crate::tools::peer::Peer;
 use crate::tools::pull::Pull;
 use crate::tools::registration::Registration;
 
@@ -39,8 +38,8 @@ pub(crate) fn serve(
         }
         FromTool::Drained { slots } => core.drained(peer_id, slots.into_iter().map(ReaderId::from)),
         FromTool::Pull { request, procs, channels, backlog, persistent, directives } => {
-            let Some(peer) = core.tools.get(&peer_id) else { return Ok(()) };
-            match registration(core, peer, procs, channels, backlog, &directives) {
+            let payer = (!peer.is_own()).then(|| peer.payer());
+            match registration(core, payer, procs, channels, backlog, &directives) {
                 Ok((registration, ignored)) => {
                     let registration = registration.persistent(persistent);
                     core.pull(peer_id, Pull { request, registration, directives, ignored });
@@ -51,19 +50,20 @@ pub(crate) fn serve(
         FromTool::Deregister { request, handler } => {
             let known = core.tools.remove_registration(peer_id, handler);
             core.detach(peer_id, Some(handler));
-            known
-                .as_ref()
-                .and_then(|registration| registration.ticket())
-                .inspect(|ticket| core.release(*ticket));
             let unknown = || format!("this tool has no registration {handler}");
-            let result = known.map(drop).ok_or_else(|| failure(Status::ERR_NOT_FOUND, unknown()));
+            let result = known
+                .map(|registration| core.end_registration(registration))
+                .ok_or_else(|| failure(Status::ERR_NOT_FOUND, unknown()));
             if let Some(peer) = core.tools.get_mut(&peer_id) {
                 peer.answer(&ToTool::Deregistered { request, result });
             }
         }
-        FromTool::Query { request, queries } => core.query(peer_id, request, queries, now),
+        FromTool::Query { request, queries } => {
+            let requester = peer.requester(peer_id, request);
+            core.query(requester, queries, now);
+        }
         FromTool::Log { request, log } => {
-            let requester = Requester::tool(peer_id, peer, request);
+            let requester = peer.requester(peer_id, request);
             core.log(requester, &log);
         }
         FromTool::Push { request, targets, size, directives } => {
@@ -97,8 +97,8 @@ fn directives(
 /// Fails if a directive or the choice of processes and channels is invalid, if a named rank does
 /// not exist, or if the tool may not have another registration.
 fn registration(
-    core: &Core,
-    peer: &Peer,
+    core: &mut Core,
+    payer: Option<Payer>,
     procs: Vec<Proc>,
     channels: Channels,
     backlog: bool,
@@ -119,6 +119,7 @@ fn registration(
     }
     let start = if backlog { Start::Oldest } else { Start::Now };
     let registration = Registration::new(procs, channels, start, directives, infos);
-    core.check_registrations(peer, registration.weight())?;
-    Ok((registration, ignored))
+    let amounts = [(Quota::Registrations, 1), (Quota::Procs, registration.weight() as u64)];
+    let charges = payer.map(|payer| core.quotas.charge(payer, amounts)).transpose()?;
+    Ok((registration.charged(charges), ignored))
 }

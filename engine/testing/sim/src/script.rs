@@ -3,6 +3,8 @@
 //! A decision does not depend on the state of the run. Its operands are reduced to what exists when
 //! it is carried out. So any part of a script is a script, which makes shrinking possible.
 
+use iof_proto::{Quota, Scope};
+
 use crate::driver::Limits;
 use crate::rng::Rng;
 
@@ -278,39 +280,46 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     (setting, script)
 }
 
-/// Returns limits. A run reaches some of them, because they are small.
+/// Returns limits. A run reaches some of them, because they are small. The seeds that found defects
+/// depend on the order, so further limits are added at the end.
 fn small_limits(rng: &mut Rng) -> Limits {
+    use Scope::{Engine, Process, Tool, User};
+    const BYTES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
+    type Set = fn(&mut Limits, u64);
+    let small: [(Set, [u64; 3]); 21] = [
+        (|limits, value| limits.quotas.set(Quota::Registrations, Tool, value), [1, 2, 3]),
+        (|limits, value| limits.quotas.set(Quota::Procs, Tool, value), [2, 3, 4]),
+        (|limits, value| limits.quotas.set(Quota::Procs, Process, value), [2, 4, 6]),
+        (|limits, value| limits.quotas.set(Quota::Procs, User, value), [3, 5, 8]),
+        (|limits, value| limits.readers_per_tool = value as usize, [1, 1, 2]),
+        (|limits, value| limits.forgotten_per_tool = value as usize, [1, 2, 4]),
+        (|limits, value| limits.forgotten = value as usize, [1, 2, 4]),
+        (
+            |limits, value| {
+                limits.quotas.set(Quota::Queries, Tool, value);
+                limits.quotas.set(Quota::Logs, Tool, value);
+            },
+            [1, 1, 2],
+        ),
+        (|limits, value| limits.quotas.set(Quota::Logs, Engine, value), [1, 2, 3]),
+        (|limits, value| limits.quotas.set(Quota::Logs, Process, value), [1, 1, 2]),
+        (|limits, value| limits.quotas.set(Quota::LogBytes, Engine, value), [30, 1000, 10_000]),
+        (|limits, value| limits.quotas.set(Quota::Pushes, Tool, value), [1, 1, 2]),
+        (|limits, value| limits.pushes_per_target = value as usize, [1, 1, 2]),
+        (|limits, value| limits.quotas.set(Quota::Pushes, Engine, value), [1, 2, 4]),
+        (|limits, value| limits.quotas.set(Quota::Pushes, Process, value), [1, 1, 2]),
+        (|limits, value| limits.quotas.set(Quota::OwedBytes, User, value), [4 << 10, 8 << 10, 12 << 10]),
+        (|limits, value| limits.answers_waiting = value as usize, [1, 2, 4]),
+        (|limits, value| limits.bytes_waiting = value as usize, [1, 100, 1000]),
+        (|limits, value| limits.deferred_bytes = value as usize, [1, 50, 200]),
+        (|limits, value| limits.quotas.set(Quota::PushBytes, Engine, value), BYTES),
+        (|limits, value| limits.quotas.set(Quota::PushBytes, Process, value), BYTES),
+    ];
     let mut limits = Limits::default();
-    let mut shrink = |limit: &mut usize, values: [usize; 3]| {
+    for (set, values) in small {
         if rng.chance(80) {
-            *limit = rng.pick(&values);
+            set(&mut limits, rng.pick(&values));
         }
-    };
-    shrink(&mut limits.registrations_per_tool, [1, 2, 3]);
-    shrink(&mut limits.procs_per_tool, [2, 3, 4]);
-    shrink(&mut limits.procs_per_process, [2, 4, 6]);
-    shrink(&mut limits.procs_per_user, [3, 5, 8]);
-    shrink(&mut limits.readers_per_tool, [1, 1, 2]);
-    shrink(&mut limits.forgotten_per_tool, [1, 2, 4]);
-    shrink(&mut limits.forgotten, [1, 2, 4]);
-    shrink(&mut limits.waiting_per_tool, [1, 1, 2]);
-    shrink(&mut limits.logs, [1, 2, 3]);
-    shrink(&mut limits.logs_per_process, [1, 1, 2]);
-    shrink(&mut limits.log_bytes, [30, 1000, 10_000]);
-    shrink(&mut limits.pushes_per_tool, [1, 1, 2]);
-    shrink(&mut limits.pushes_per_target, [1, 1, 2]);
-    shrink(&mut limits.pushes, [1, 2, 4]);
-    shrink(&mut limits.pushes_per_process, [1, 1, 2]);
-    shrink(&mut limits.owed_bytes_per_user, [4 << 10, 8 << 10, 12 << 10]);
-    shrink(&mut limits.answers_waiting, [1, 2, 4]);
-    shrink(&mut limits.bytes_waiting, [1, 100, 1000]);
-    shrink(&mut limits.deferred_bytes, [1, 50, 200]);
-    let mut shrink_bytes = |limit: &mut u64| {
-        if rng.chance(80) {
-            *limit = rng.pick(&[4 << 10, 8 << 10, 16 << 10]);
-        }
-    };
-    shrink_bytes(&mut limits.push_bytes);
-    shrink_bytes(&mut limits.push_bytes_per_process);
+    }
     limits
 }

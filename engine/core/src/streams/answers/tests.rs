@@ -15,7 +15,7 @@ use iof_shm_ring::{CreateError, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
 use super::*;
 use crate::calls::DeliveredBytes;
-use crate::client::Client;
+use crate::client::{Client, ClientId, ClientProcess};
 use crate::effects::Command;
 use crate::ids::{LogId, LogStep, PageId, PeerId, RingId, StreamName};
 use crate::input::Input;
@@ -306,8 +306,8 @@ fn an_older_answer_leaves_a_newer_request_for_counters_as_it_is() {
     let now = Instant::now();
     let stats = || vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
     // The embedder's own tools always get new counters.
-    rig.state.query(tool, 1, stats(), now);
-    rig.state.query(tool, 2, stats(), now);
+    rig.query(tool, 1, stats(), now);
+    rig.query(tool, 2, stats(), now);
     let [older, newer] = rig.state.awaited.ids()[..] else { panic!("two requests") };
     rig.state.stream_answered(older, Vec::new(), now);
     assert_eq!(rig.state.queries.counting(), Some(newer));
@@ -321,7 +321,7 @@ fn counters_include_a_stream_that_began_after_they_were_requested() {
     rig.add_stream();
     let tool = rig.connect();
     let stats = vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
-    rig.state.query(tool, 1, stats, Instant::now());
+    rig.query(tool, 1, stats, Instant::now());
     rig.add_stream();
     rig.settle();
     assert_eq!(rig.messages(tool), ["counters of 2"]);
@@ -334,7 +334,7 @@ fn the_counters_of_a_removed_job_serve_no_later_query() {
     let tool = rig.connect();
     let stats = vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
     let now = Instant::now();
-    rig.state.query(tool, 1, stats, now);
+    rig.query(tool, 1, stats, now);
     rig.settle();
     assert_eq!(rig.messages(tool), ["counters of 1"]);
     rig.complete(source, 0);

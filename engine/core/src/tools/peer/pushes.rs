@@ -15,11 +15,6 @@ impl Peer {
         self.pushes.values().copied()
     }
 
-    /// Returns the number of pushes.
-    pub(crate) fn push_count(&self) -> usize {
-        self.pushes.len()
-    }
-
     /// Adds a push. Returns its number.
     pub(crate) fn add_push(&mut self, id: PushId) -> u32 {
         self.last_push = self.last_push.saturating_add(1);

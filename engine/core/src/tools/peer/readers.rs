@@ -105,7 +105,7 @@ impl Peer {
             Policy::Block if self.may_block => Gating::Block,
             Policy::DropNewest | Policy::Block => Gating::Keep,
         };
-        let (start, group, remote) = (registration.start(), options.buffering.size.into(), !self.own);
+        let (start, group, remote) = (registration.start(), options.buffering.size.into(), !self.client.own);
         Some(StreamStep::Attach { source, page, reader: id, start, gating, group, remote })
     }
 

@@ -20,16 +20,6 @@ impl Peer {
         self.registrations.iter().map(|(handler, registration)| (*handler, registration))
     }
 
-    /// Returns the number of registrations, with the pulls that wait for the host.
-    pub fn registration_count(&self) -> usize {
-        self.registrations.len().saturating_add(self.waiting.len())
-    }
-
-    /// Returns the weight of these, in processes.
-    pub fn weight(&self) -> usize {
-        self.weight
-    }
-
     /// Returns the number of the next registration.
     pub(crate) fn next_handler(&self) -> u32 {
         self.last_handler.saturating_add(1)
@@ -41,27 +31,21 @@ impl Peer {
     }
 
     pub(crate) fn add_registration(&mut self, handler: u32, registration: Registration) {
-        self.weight = self.weight.saturating_add(registration.weight());
         self.registrations.insert(handler, registration);
     }
 
     pub(crate) fn remove_registration(&mut self, handler: u32) -> Option<Registration> {
-        let registration = self.registrations.remove(&handler)?;
-        self.weight = self.weight.saturating_sub(registration.weight());
-        Some(registration)
+        self.registrations.remove(&handler)
     }
 
     /// Adds a pull that waits for the host.
     pub(crate) fn add_waiting(&mut self, ticket: Ticket, pull: Pull) {
-        self.weight = self.weight.saturating_add(pull.registration.weight());
         self.waiting.insert(ticket, pull);
     }
 
     /// Removes and returns a pull that waited for the host.
     pub(crate) fn take_waiting(&mut self, ticket: Ticket) -> Option<Pull> {
-        let pull = self.waiting.remove(&ticket)?;
-        self.weight = self.weight.saturating_sub(pull.registration.weight());
-        Some(pull)
+        self.waiting.remove(&ticket)
     }
 
     /// Returns the tickets that the registrations and waiting pulls hold.

@@ -22,7 +22,7 @@ impl Peer {
 
     /// Returns whether the tool loses what it does not read in time.
     pub fn may_lose(&self) -> bool {
-        !(self.own && self.may_block)
+        !(self.client.own && self.may_block)
     }
 
     /// Returns whether the tool reads too many streams of forgotten jobs to be attached to others.

@@ -8,19 +8,14 @@ use iof_proto::{
 use iof_shm_ring::ReaderId;
 
 use super::*;
+use crate::client::{ClientId, ClientProcess};
 use crate::ids::RingId;
 
 fn peer() -> Peer {
     let slots = PageSlots::new(PageId::Tool(2), 8);
-    Peer::new(
-        Client { pid: 1, uid: 1 },
-        "test".into(),
-        false,
-        false,
-        slots,
-        Limits::default(),
-        Instant::now(),
-    )
+    let process = ClientProcess { pid: 1, uid: 1 };
+    let client = Client { id: ClientId::Tool(2), process, name: "test".into(), own: false, rank: None };
+    Peer::new(client, None, false, slots, Limits::default(), Instant::now())
 }
 
 fn target(rank: u32) -> Proc {

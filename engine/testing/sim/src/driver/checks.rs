@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::SourceId;
-use iof_core::{Core, PageId, Peer, PeerId, Push, Registration, ReplyTo, SharedMemory};
+use iof_core::{ClientId, Core, PageId, Peer, PeerId, Push, Registration, SharedMemory};
 
 use super::peer_checks;
 
@@ -17,7 +17,6 @@ pub(super) fn check(core: &Core, signalling: &[PeerId]) {
     check_jobs(core);
     check_pushes(core);
     check_requests(core, signalling);
-    core.owed.check();
     let tickets: BTreeSet<_> = core.tools.values().flat_map(Peer::tickets).collect();
     core.demand.check(&tickets);
 }
@@ -115,9 +114,9 @@ fn check_requests(core: &Core, signalling: &[PeerId]) {
     for (id, peer) in core.tools.iter() {
         assert_eq!(peer.awaited(), begun.remove(&id).unwrap_or(0), "requests of tool {id}");
     }
-    for (requester, _) in core.logs.requesters() {
-        let ReplyTo::Tool { peer, .. } = requester else { continue };
-        assert!(core.tools.get(peer).is_some(), "a log of a tool that has disconnected");
+    for client in core.logs.clients() {
+        let is_gone = matches!(client, ClientId::Tool(peer) if core.tools.get(&peer).is_none());
+        assert!(!is_gone, "a log of a tool that has disconnected");
     }
 }
 
@@ -129,6 +128,8 @@ pub(super) fn remains_without_owed(core: &Core) -> Vec<String> {
     let mut remains = remains(core);
     remains.retain(|table| match table.as_str() {
         "owed answers" | "pulls by call" | "demand" => core.owed.is_empty(),
+        // The checks of each step compare it with the tables.
+        "quotas" => false,
         "stdin calls" => false,
         "pushes" => !core.pushes.iter().all(|(_, push)| is_owed(push)),
         _ => true,
@@ -147,10 +148,11 @@ pub(super) fn remains(core: &Core) -> Vec<String> {
         ("pushes", core.pushes.values().next().is_none()),
         ("deferred pushes", core.pushes.deferred().next().is_none()),
         ("queries", for_counters.is_empty() && for_host.is_empty()),
-        ("logs", core.logs.requesters().next().is_none()),
+        ("logs", core.logs.clients().next().is_none()),
         ("demand", core.demand.is_empty()),
         ("pulls by call", core.pulls_by_call.is_empty()),
         ("owed answers", core.owed.is_empty()),
+        ("quotas", core.quotas.is_empty()),
         ("stdin calls", core.stdin_calls.is_empty()),
         ("awaited answers", core.awaited.is_empty()),
         ("grace periods", core.graces.next_end().is_none()),

@@ -89,6 +89,7 @@ impl SimulatedEngine {
             Ok(busy) => busy,
             Err(_) => {
                 self.core.disconnected(id);
+                self.core.departed_received(id);
                 self.sockets.get_mut(&id).map(Socket::end);
                 true
             }

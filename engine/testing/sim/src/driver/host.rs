@@ -183,7 +183,7 @@ impl SimulatedEngine {
             // The engine that receives it exists while it calls.
             let _ = reports.send((number, report));
         };
-        self.core.log_message(log, Box::new(done))
+        self.core.log_message(log, done)
     }
 
     /// Returns the outcomes of the embedder's messages since the last call.
@@ -221,8 +221,8 @@ impl SimulatedEngine {
                 calls.insert(*last, (requested, signal, receivers));
                 call
             }
-            Upcall::Logged { done, report } => {
-                done(report);
+            Upcall::Reply { done, answer } => {
+                done(answer);
                 return None;
             }
             Upcall::Taken(taken) => {

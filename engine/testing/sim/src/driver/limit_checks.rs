@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::SourceId;
-use iof_core::{Client, Core, Elsewhere, Peer, PeerId, Push, ReplyTo};
+use iof_core::{Core, Elsewhere, Peer, PeerId, Push};
 use iof_proto::limits::UPCALL_COST;
-use iof_proto::{FromTool, Proc};
+use iof_proto::{FromTool, Proc, Quota};
 
 use super::peer_checks;
 use super::reached::ReachedLimits;
@@ -29,48 +29,52 @@ fn check_sums<K: Ord>(
 pub(super) fn check_limits(core: &Core) -> ReachedLimits {
     let mut reached = ReachedLimits::default();
     core.tools.values().for_each(|peer| peer_checks::check_limits(peer, &core.settings.limits, &mut reached));
-    check_registration_limits(core, &mut reached);
-    check_push_limits(core, &mut reached);
-    check_request_limits(core, &mut reached);
+    check_quotas(core, &mut reached);
+    check_stream_limits(core, &mut reached);
     let unsent: usize = losing_tools(core).map(|peer| peer.unread().unsent()).sum();
     reached.note("forgotten", unsent >= core.settings.limits.forgotten);
     reached
 }
 
-fn check_registration_limits(core: &Core, reached: &mut ReachedLimits) {
+/// Panics unless the charges are what the clients hold, within the quotas.
+fn check_quotas(core: &Core, reached: &mut ReachedLimits) {
+    let unit = |quota| match quota {
+        // A pull of a simulated tool names two processes at most.
+        Quota::Procs => 2,
+        Quota::PushBytes => INLET,
+        Quota::OwedBytes => UPCALL_COST as u64,
+        _ => 1,
+    };
+    core.quotas.check(core.charges(), unit, |name| reached.note(name, true));
+    let counted = || core.tools.values().filter(|peer| !peer.is_own());
+    let pending = core.pending.values().filter(|pending| !pending.is_own()).count();
+    let waiting = counted().flat_map(Peer::waiting).map(|pull| &pull.registration);
+    let registrations = counted().flat_map(Peer::registrations).map(|(_, registration)| registration);
+    let weights: Vec<u64> = registrations.chain(waiting).map(|held| held.weight() as u64).collect();
+    let pushes = core.pushes.values().count() + core.pushes.deferred().count();
+    let (for_counters, for_host) = core.queries.waiting_tools();
+    let expected = [
+        (Quota::Connections, (counted().count() + pending + core.departed.len()) as u64),
+        (Quota::Registrations, weights.len() as u64),
+        (Quota::Procs, weights.iter().sum()),
+        (Quota::Pushes, pushes as u64),
+        (Quota::Logs, core.logs.clients().count() as u64),
+        (Quota::Queries, (for_counters.len() + for_host.len()) as u64),
+    ];
+    for (quota, count) in expected {
+        assert_eq!(core.quotas.total(quota), count, "{quota:?}");
+    }
+}
+
+/// Checks the limits of streams and of their ranks, which count what no client holds alone.
+fn check_stream_limits(core: &Core, reached: &mut ReachedLimits) {
     let limits = &core.settings.limits;
-    let counted = || core.tools.values().filter_map(|peer| Some((peer.counted()?, peer.weight() as u64)));
-    let of_processes = counted().filter(|(client, _)| client.is_process(*client));
-    // A pull of a simulated tool names two processes at most.
-    let limit = |name, limit: usize| (name, 2, limit as u64);
-    check_sums(reached, limit("procs_per_process", limits.procs_per_process), of_processes);
-    let of_users = counted().map(|(client, weight)| (client.uid, weight));
-    check_sums(reached, limit("procs_per_user", limits.procs_per_user), of_users);
     let is_counted = |peer: &PeerId| core.tools.get(peer).is_some_and(|peer| !peer.is_own());
     let readers = core.streams.iter().flat_map(|(source, stream)| {
         stream.readers().map(move |(peer, _)| ((*source, peer), 1)).filter(|((_, peer), _)| is_counted(peer))
     });
     check_sums(reached, ("readers_per_tool", 1, limits.readers_per_tool as u64), readers);
-}
-
-fn check_push_limits(core: &Core, reached: &mut ReachedLimits) {
-    let limits = &core.settings.limits;
     let pushes = || core.pushes.values();
-    // Deferred requests count like pushes.
-    let begun = pushes().map(|push| (push.client(), push.capacity()));
-    let deferred = core.pushes.deferred().map(|deferred| (deferred.client, deferred.capacity));
-    let inlets: Vec<(Option<Client>, u64)> = begun.chain(deferred).collect();
-    reached.check("pushes", inlets.len() as u64, 1, limits.pushes as u64);
-    let bytes = inlets.iter().map(|(_, size)| size).sum();
-    reached.check("push_bytes", bytes, INLET, limits.push_bytes);
-    let of_processes = || inlets.iter().filter_map(|(client, size)| Some(((*client)?, *size)));
-    let limit = ("pushes_per_process", 1, limits.pushes_per_process as u64);
-    check_sums(reached, limit, of_processes().map(|(client, _)| (client, 1)));
-    let limit = ("push_bytes_per_process", INLET, limits.push_bytes_per_process);
-    check_sums(reached, limit, of_processes());
-    let of_tools = core.tools.iter().flat_map(|(id, peer)| peer.pushes().map(move |_| (id, 1)));
-    let of_tools = of_tools.chain(core.pushes.deferred().map(|deferred| (deferred.peer_id, 1)));
-    check_sums(reached, ("pushes_per_tool", 1, limits.pushes_per_tool as u64), of_tools);
     let local = pushes().flat_map(|push| push.local_targets().map(|target| (target, 1)));
     let limit = ("pushes_per_target", 1, limits.pushes_per_target as u64);
     check_sums(reached, limit, local);
@@ -83,29 +87,6 @@ fn check_push_limits(core: &Core, reached: &mut ReachedLimits) {
         elsewhere.iter().filter(is_named).count() as u64
     };
     check_sums(reached, limit, targets.into_iter().map(|target| (target, names(target))));
-}
-
-fn check_request_limits(core: &Core, reached: &mut ReachedLimits) {
-    let limits = &core.settings.limits;
-    let per_tool = limits.waiting_per_tool as u64;
-    let (_, for_host) = core.queries.waiting_tools();
-    let queries = for_host.into_iter().map(|peer| (peer, 1));
-    check_sums(reached, ("waiting_per_tool (queries)", 1, per_tool), queries);
-    let logs = || core.logs.requesters();
-    reached.check("logs", logs().count() as u64, 1, limits.logs as u64);
-    let bytes = logs().map(|(_, bytes)| bytes as u64).sum();
-    reached.check("log_bytes", bytes, 1, limits.log_bytes as u64);
-    let of_tools = logs().filter_map(|(requester, _)| match requester {
-        ReplyTo::Tool { peer, client, .. } => Some((*peer, *client)),
-        ReplyTo::Embedder(_) => None,
-    });
-    let of_tools: Vec<(PeerId, Option<Client>)> = of_tools.collect();
-    let by_tool = of_tools.iter().map(|(peer, _)| (*peer, 1));
-    check_sums(reached, ("waiting_per_tool (logs)", 1, per_tool), by_tool);
-    let by_process = of_tools.iter().filter_map(|(_, client)| Some(((*client)?, 1)));
-    check_sums(reached, ("logs_per_process", 1, limits.logs_per_process as u64), by_process);
-    let (owed, limit) = (core.owed.largest() as u64, limits.owed_bytes_per_user as u64);
-    reached.check("owed_bytes_per_user", owed, UPCALL_COST as u64, limit);
 }
 
 /// Panics if `message` of a tool must not be served yet.

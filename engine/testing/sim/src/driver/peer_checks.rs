@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iof_core::{Attachment, Limits, Outgoing, Peer, QueuedItem, Registration, StreamName, is_request};
+use iof_core::{Attachment, Limits, Outgoing, Peer, QueuedItem, StreamName, is_request};
 use iof_proto::{Decoder, FromTool, ToTool};
 use iof_shm_ring::ReaderId;
 
@@ -14,10 +14,7 @@ pub(super) fn check(peer: &Peer) {
     let counted =
         peer.outgoing().count() + peer.answers().0 + peer.unread().forgotten() + peer.unread().ends();
     assert!(peer.receives() || counted == 0, "tool {} receives nothing", peer.name());
-    let (id, waiting) = (peer.name(), peer.waiting().map(|pull| &pull.registration));
-    let weight: usize =
-        peer.registrations().map(|(_, found)| found).chain(waiting).map(Registration::weight).sum();
-    assert_eq!(weight, peer.weight(), "the weight of tool {id}");
+    let id = peer.name();
     check_readings(peer);
     let items = |matches: fn(&QueuedItem) -> bool| peer.outgoing().filter(|out| matches(out.item())).count();
     assert_eq!(
@@ -79,15 +76,8 @@ fn check_queues(peer: &Peer) {
 
 /// Panics if a limit of this tool is exceeded, and notes those that are reached.
 pub(super) fn check_limits(peer: &Peer, limits: &Limits, reached: &mut ReachedLimits) {
-    let count = |count: usize| count as u64;
     let (mut deferred, deferred_bytes) = peer.deferred();
     let (answers, answer_bytes) = peer.answers();
-    if !peer.is_own() {
-        let (found, most) = (peer.registration_count(), limits.registrations_per_tool);
-        reached.check("registrations_per_tool", count(found), 1, count(most));
-        // A pull of a simulated tool names two processes at most.
-        reached.check("procs_per_tool", count(peer.weight()), 2, count(limits.procs_per_tool));
-    }
     // The last request may exceed the limit.
     let before = deferred_bytes.saturating_sub(deferred.next_back().map_or(0, <[u8]>::len));
     assert!(before == 0 || before < limits.deferred_bytes, "{before} bytes are deferred");

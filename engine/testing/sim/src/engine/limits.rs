@@ -1,9 +1,8 @@
 //! The refusals that name a limit of the core.
 
-use iof_proto::{Failure, LogReport, Status};
+use iof_proto::{Failure, LogReport, Quota, QuotaLimit, Status};
 
 use super::EngineWorld;
-use super::stdins::names_owed_bytes;
 use super::tool::Tool;
 use super::truth::Truth;
 use crate::driver::Limits;
@@ -26,77 +25,33 @@ pub enum Limited {
 /// Returns the limit for which a request was refused, if there is one.
 fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<&'static str> {
     let Failure { status, reason } = failure;
-    if *status == Status::ERR_RESOURCE_BUSY && request != Limited::Push && names_owed_bytes(limits, reason) {
-        return Some("owed_bytes_per_user");
-    }
-    let refusals: Vec<(Status, &str, String)> = match request {
-        Limited::Pull => {
-            let tool = |what: &str, limit: usize| format!("a tool may have {limit} registrations{what}");
-            let procs = |owner: &str, limit: usize| {
-                let hint = "end one first, or name whole jobs";
-                format!("the registrations of a {owner} may name {limit} processes: {hint}")
-            };
-            [
-                ("registrations_per_tool", tool(": end one first", limits.registrations_per_tool)),
-                ("readers_per_tool", tool(" for ", limits.readers_per_tool)),
-                ("procs_per_tool", procs("tool", limits.procs_per_tool)),
-                ("procs_per_process", procs("process", limits.procs_per_process)),
-                ("procs_per_user", procs("user", limits.procs_per_user)),
-            ]
-            .map(|(name, reason)| (Status::ERR_OUT_OF_RESOURCE, name, reason))
-            .into()
-        }
-        Limited::Push => {
-            let (full, busy) = (Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY);
-            let target = limits.pushes_per_target;
-            let all = |owner: &str, limit: u64, unit: &str| {
-                format!("{owner} pushes are limited to {limit} {unit}: wait for one to end")
-            };
-            let (under_way, bytes) = ("under way", "bytes of cache");
-            let (own, own_bytes) = (limits.pushes_per_process as u64, limits.push_bytes_per_process);
-            vec![
-                (
-                    full,
-                    "pushes_per_tool",
-                    format!(
-                        "a tool may have {} pushes under way: wait for one to end",
-                        limits.pushes_per_tool
-                    ),
-                ),
-                (
-                    busy,
-                    "pushes_per_target",
-                    format!("{target} pushes wait for the host: wait for one to end"),
-                ),
-                (busy, "pushes_per_target", format!("{target} pushes wait at rank ")),
-                (full, "pushes", all("all", limits.pushes as u64, under_way)),
-                (full, "push_bytes", all("all", limits.push_bytes, bytes)),
-                (full, "pushes_per_process", all("the process's", own, under_way)),
-                (full, "push_bytes_per_process", all("the process's", own_bytes, bytes)),
-            ]
-        }
-        Limited::Query => {
-            let limit = limits.waiting_per_tool;
-            let reason = format!("{limit} queries of this tool wait for the host: try again");
-            vec![(Status::ERR_RESOURCE_BUSY, "waiting_per_tool (queries)", reason)]
-        }
-        Limited::Log => {
-            let logs =
-                |limit: usize, owner: &str| format!("{limit} messages{owner} are being logged: try again");
-            let bytes = format!("messages of {} bytes are being logged: try again", limits.log_bytes);
-            [
-                ("logs", logs(limits.logs, "")),
-                ("waiting_per_tool (logs)", logs(limits.waiting_per_tool, " of this tool")),
-                ("logs_per_process", logs(limits.logs_per_process, " of this process")),
-                ("log_bytes", bytes),
-            ]
-            .map(|(name, reason)| (Status::ERR_RESOURCE_BUSY, name, reason))
-            .into()
-        }
+    let quotas: &[Quota] = match request {
+        Limited::Pull => &[Quota::Registrations, Quota::Procs, Quota::OwedBytes],
+        Limited::Push => &[Quota::Pushes, Quota::PushBytes],
+        Limited::Query => &[Quota::Queries, Quota::OwedBytes],
+        Limited::Log => &[Quota::Logs, Quota::LogBytes, Quota::OwedBytes],
     };
-    let is_meant =
-        |(expected, _, begin): &&(Status, &str, String)| expected == status && reason.starts_with(begin);
-    refusals.iter().find(is_meant).map(|(_, name, _)| *name)
+    let is_meant = |quota: Quota, QuotaLimit { name, scope, .. }: &QuotaLimit| {
+        let limit = limits.quotas.get(quota, *scope);
+        let expected = quota.failure(name, "", 0, limit, 0);
+        let counted = expected.reason.trim_start_matches(" has 0").split(", ").next().unwrap_or_default();
+        *status == expected.status && reason.contains(counted)
+    };
+    let named = quotas.iter().find_map(|quota| quota.limits().iter().find(|limit| is_meant(*quota, limit)));
+    if let Some(limit) = named {
+        return Some(limit.name);
+    }
+    let (readers, target) = (limits.readers_per_tool, limits.pushes_per_target);
+    let (full, busy) = (Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY);
+    let others = [
+        (Limited::Pull, full, "readers_per_tool", format!("a tool may have {readers} registrations for ")),
+        (Limited::Push, busy, "pushes_per_target", format!("{target} pushes wait for the host: ")),
+        (Limited::Push, busy, "pushes_per_target", format!("{target} pushes wait at rank ")),
+    ];
+    let is_meant = |(of, expected, _, begin): &&(Limited, Status, &str, String)| {
+        (*of, expected) == (request, status) && reason.starts_with(begin)
+    };
+    others.iter().find(is_meant).map(|(_, _, name, _)| *name)
 }
 
 impl Tool {
@@ -146,7 +101,7 @@ impl EngineWorld {
         let reached = self.engine.reached();
         for tool in &mut self.tools {
             for limit in tool.refused_for.drain(..) {
-                let varies = ["log_bytes", "owed_bytes_per_user"].contains(&limit);
+                let varies = ["MAX_LOG_BYTES", "MAX_OWED_BYTES_PER_USER"].contains(&limit);
                 assert!(varies || reached.contains(limit), "{limit} was not reached");
             }
         }

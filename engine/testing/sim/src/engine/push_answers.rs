@@ -174,7 +174,7 @@ impl EngineWorld {
 
     fn check_push_refusal(&self, failure: &Failure, asked: &PushRequest, next: Option<PushId>) {
         // Limits are checked elsewhere.
-        if failure.reason.ends_with("wait for one to end") {
+        if failure.reason.ends_with("to end") {
             return;
         }
         let resolved = self.resolve(asked, next);

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iof_capture::{PushEnd, PushId, TargetId};
-use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets, Status};
+use iof_proto::{
+    Failure, PartialCause, PartialDelivery, Proc, PushReport, Quota, Rank, Scope, SlowTargets, Status,
+};
 
 use crate::bytes;
 use crate::driver::{ConnectionId, Limits};
@@ -14,8 +16,9 @@ const FIRST_PUSH: u64 = 1 << 40;
 
 /// Returns whether something was refused because the host owes too many answers to a user.
 pub fn names_owed_bytes(limits: &Limits, reason: &str) -> bool {
-    let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
-    reason.starts_with("user ") && reason.contains(&end)
+    let limit = limits.quotas.get(Quota::OwedBytes, Scope::User);
+    let counted = format!(" of at most {limit} bytes of requests that the host has not answered (");
+    reason.starts_with("user ") && reason.contains(&counted)
 }
 
 /// A request of an honest tool to push.

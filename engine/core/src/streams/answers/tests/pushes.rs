@@ -1,5 +1,7 @@
 //! Pushes that wait: for the ranks of a job that is starting, or for a push before them.
 
+use iof_proto::{Quota, Scope};
+
 use super::*;
 
 /// Returns a core with a job that is starting and has remote ranks, and a tool that the limits
@@ -26,15 +28,15 @@ impl Rig {
         self.messages(tool)
     }
 
-    fn limits(&mut self) -> &mut Limits {
-        &mut self.state.settings.limits
+    fn limit(&mut self, quota: Quota, scope: Scope, value: u64) {
+        self.state.quotas.limits.set(quota, scope, value);
     }
 }
 
 #[test]
 fn a_push_to_a_starting_job_counts_towards_the_number_of_pushes() {
     let (mut rig, tool) = starting_rig();
-    rig.limits().pushes = 2;
+    rig.limit(Quota::Pushes, Scope::Engine, 2);
     let others = [rig.connect_tool(false), rig.connect_tool(false)];
     assert!(rig.push(tool, 1).is_empty() && rig.push(others[0], 1).is_empty());
     assert_eq!(rig.push(others[1], 1), ["push refused"]);
@@ -46,7 +48,7 @@ fn a_push_to_a_starting_job_counts_towards_the_number_of_pushes() {
 #[test]
 fn a_push_to_a_starting_job_counts_towards_the_pushes_of_its_process() {
     let (mut rig, tool) = starting_rig();
-    rig.limits().pushes_per_process = 1;
+    rig.limit(Quota::Pushes, Scope::Process, 1);
     let (same, own) = (rig.connect_tool(false), rig.connect());
     assert!(rig.push(tool, 1).is_empty());
     assert_eq!(rig.push(same, 1), ["push refused"]);
@@ -56,12 +58,12 @@ fn a_push_to_a_starting_job_counts_towards_the_pushes_of_its_process() {
 #[test]
 fn a_push_to_a_starting_job_counts_towards_the_bytes_of_inlets() {
     let (mut rig, tool) = starting_rig();
-    rig.limits().push_bytes = 10;
+    rig.limit(Quota::PushBytes, Scope::Engine, 10);
     assert!(rig.push(tool, 6).is_empty());
     assert_eq!(rig.push(tool, 5), ["push refused"]);
     assert!(rig.push(tool, 4).is_empty());
     let (mut rig, tool) = starting_rig();
-    rig.limits().push_bytes_per_process = 10;
+    rig.limit(Quota::PushBytes, Scope::Process, 10);
     assert!(rig.push(tool, 10).is_empty());
     assert_eq!(rig.push(tool, 1), ["push refused"]);
 }
@@ -69,7 +71,7 @@ fn a_push_to_a_starting_job_counts_towards_the_bytes_of_inlets() {
 #[test]
 fn deferred_pushes_within_the_limits_begin_when_their_job_has_started() {
     let (mut rig, tool) = starting_rig();
-    rig.limits().pushes = 2;
+    rig.limit(Quota::Pushes, Scope::Engine, 2);
     assert!(rig.push(tool, 1).is_empty() && rig.push(tool, 1).is_empty());
     assert_eq!(rig.push(tool, 1), ["push refused"]);
     rig.state.all_registered(&rig.nspace.clone(), Instant::now());
@@ -147,7 +149,7 @@ fn a_push_that_waits_for_an_orphan_behind_another_orphan_can_be_cut_off() {
 fn pushes_to_remote_ranks_are_limited_at_each_of_them() {
     let mut rig = rig();
     rig.state.settings.host_stdin = true;
-    rig.limits().pushes_per_target = 2;
+    rig.state.settings.limits.pushes_per_target = 2;
     let tool = rig.connect();
     let mut push = |ranks: &[Rank]| {
         let targets = ranks.iter().map(|rank| Proc::new(rig.nspace.clone(), *rank)).collect();

@@ -120,12 +120,19 @@ impl Rig {
         let (ringer, bell) = iof_shm_ring::doorbell().unwrap();
         let id = self.state.tools.next_id();
         self.memory.add_tool(id, ReaderPage::create(ringer).unwrap(), bell, None);
-        let client = Client { pid: 1, uid: 1 };
+        let process = ClientProcess { pid: 1, uid: 1 };
+        let client = Client { id: ClientId::Tool(id), process, name: "tool".into(), own: is_own, rank: None };
         let slots = PageSlots::new(PageId::Tool(id), slots);
         let (limits, now) = (Limits::default(), Instant::now());
-        let peer = Peer::new(client, "tool".into(), is_own, may_block, slots, limits, now);
+        let peer = Peer::new(client, None, may_block, slots, limits, now);
         self.state.tools.insert(id, peer);
         id
+    }
+
+    /// Serves a query of a tool.
+    pub fn query(&mut self, tool: PeerId, request: u32, queries: Vec<Query>, now: Instant) {
+        let requester = self.state.tools.get(&tool).unwrap().requester(tool, request);
+        self.state.query(requester, queries, now);
     }
 
     /// Returns the number of free slots of a tool.

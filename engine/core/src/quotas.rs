@@ -1,0 +1,231 @@
+//! The accounting of what clients hold, by the table of [`Quota`]s.
+//!
+//! Each [`Charge`] lies with what was charged, such as a registration, and is given back with it.
+//! An account exists while it holds something. A connection is charged, too, so that charges to a
+//! connected tool allocate nothing.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use iof_proto::limits::MAX_CONNECTIONS;
+use iof_proto::{Failure, Quota, QuotaLimit, Scope};
+
+use crate::client::{ClientId, ClientProcess, Payer};
+
+/// The limits of an engine's quotas. By default they are the values of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaLimits([[u64; Scope::ALL.len()]; Quota::COUNT]);
+
+impl Default for QuotaLimits {
+    fn default() -> QuotaLimits {
+        let mut limits = QuotaLimits([[u64::MAX; Scope::ALL.len()]; Quota::COUNT]);
+        for quota in Quota::ALL {
+            quota.limits().iter().for_each(|limit| limits.set(*quota, limit.scope, limit.value as u64));
+        }
+        limits
+    }
+}
+
+impl QuotaLimits {
+    /// Returns a limit.
+    pub fn get(&self, quota: Quota, scope: Scope) -> u64 {
+        self.0.get(quota as usize).and_then(|limits| limits.get(scope as usize)).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Sets a limit.
+    pub fn set(&mut self, quota: Quota, scope: Scope, value: u64) {
+        let limits = self.0.get_mut(quota as usize);
+        if let Some(limit) = limits.and_then(|limits| limits.get_mut(scope as usize)) {
+            *limit = value;
+        }
+    }
+
+    /// Shrinks the limits of connections in proportion, so that there are at most `places`.
+    fn shrink_connections(&mut self, places: usize) {
+        for quota in [Quota::Connections, Quota::OtherConnections] {
+            for QuotaLimit { scope, value, .. } in quota.limits() {
+                let part = value.saturating_mul(places) / MAX_CONNECTIONS;
+                self.set(quota, *scope, part as u64);
+            }
+        }
+    }
+}
+
+/// Something that a client holds. [`Quotas::give_back`] consumes it. It must not be dropped before.
+#[must_use = "a charge is given back with what was charged"]
+#[derive(Debug)]
+pub struct Charge {
+    quota: Quota,
+    payer: Payer,
+    /// 0 once it was given back.
+    amount: Cell<u64>,
+}
+
+/// The charges of a connection from outside.
+pub type PlaceCharges = [Charge; 2];
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        debug_assert_eq!(self.amount.get(), 0, "{self:?} is dropped and not given back");
+    }
+}
+
+impl Charge {
+    /// Ends the charge without its account, which ends as well.
+    pub(crate) fn waive(&self) {
+        self.amount.set(0);
+    }
+}
+
+/// One of those that hold what is charged to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    Engine,
+    User(u32),
+    Process(ClientProcess),
+    Client(ClientId),
+}
+
+impl Holder {
+    fn scope(self) -> Scope {
+        match self {
+            Holder::Engine => Scope::Engine,
+            Holder::User(_) => Scope::User,
+            Holder::Process(_) => Scope::Process,
+            Holder::Client(_) => Scope::Tool,
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Engine => f.write_str("the engine"),
+            Holder::User(uid) => write!(f, "user {uid}"),
+            Holder::Process(process) => write!(f, "process {}", process.pid),
+            Holder::Client(ClientId::Rank(_, rank)) => write!(f, "rank {rank}"),
+            Holder::Client(_) => f.write_str("this tool"),
+        }
+    }
+}
+
+impl Payer {
+    /// Returns the one whose holdings a limit of `quota` bounds for this client.
+    fn holder(self, quota: Quota, scope: Scope) -> Option<Holder> {
+        match scope {
+            Scope::Engine => Some(Holder::Engine),
+            Scope::User => self.process.map(|process| Holder::User(process.uid)),
+            // All processes of a user that are not visible are one, unless the user has a limit.
+            Scope::Process => {
+                let has_user_limit = quota.limits().iter().any(|limit| limit.scope == Scope::User);
+                self.process.filter(|process| process.pid != 0 || !has_user_limit).map(Holder::Process)
+            }
+            Scope::Tool => (self.id != ClientId::Embedder).then_some(Holder::Client(self.id)),
+        }
+    }
+}
+
+/// What clients hold.
+pub struct Quotas {
+    /// The limits.
+    pub limits: QuotaLimits,
+    held: BTreeMap<Holder, [u64; Quota::COUNT]>,
+}
+
+impl Quotas {
+    pub(crate) fn new(mut limits: QuotaLimits, places: usize) -> Quotas {
+        limits.shrink_connections(places);
+        Quotas { limits, held: BTreeMap::new() }
+    }
+
+    fn held(&self, holder: Holder, quota: Quota) -> u64 {
+        self.held.get(&holder).and_then(|held| held.get(quota as usize)).copied().unwrap_or_default()
+    }
+
+    /// Returns the scope of the first limit that `payer` would exceed, with the failure that names it.
+    pub(crate) fn excess(&self, payer: Payer, quota: Quota, amount: u64) -> Option<(Scope, Failure)> {
+        quota.limits().iter().find_map(|QuotaLimit { name, scope, .. }| {
+            let holder = payer.holder(quota, *scope)?;
+            let (held, limit) = (self.held(holder, quota), self.limits.get(quota, *scope));
+            let exceeds = amount > 0 && held.saturating_add(amount) > limit;
+            exceeds.then(|| (*scope, quota.failure(name, holder, held, limit, amount)))
+        })
+    }
+
+    /// Charges a client for all of `amounts`.
+    ///
+    /// # Errors
+    /// A limit would be exceeded. Nothing is charged then.
+    pub(crate) fn charge<const N: usize>(
+        &mut self,
+        payer: Payer,
+        amounts: [(Quota, u64); N],
+    ) -> Result<[Charge; N], Failure> {
+        match amounts.iter().find_map(|(quota, amount)| self.excess(payer, *quota, *amount)) {
+            Some((_, failure)) => Err(failure),
+            None => Ok(amounts.map(|(quota, amount)| {
+                self.change(payer, quota, |held| held.saturating_add(amount));
+                Charge { quota, payer, amount: Cell::new(amount) }
+            })),
+        }
+    }
+
+    /// Ends charges with what was charged.
+    pub(crate) fn give_back(&mut self, charges: impl IntoIterator<Item = Charge>) {
+        for charge in charges {
+            let amount = charge.amount.take();
+            self.change(charge.payer, charge.quota, |held| {
+                debug_assert!(held >= amount, "{charge:?} of {amount} was given back twice");
+                held.saturating_sub(amount)
+            });
+        }
+    }
+
+    /// Changes what a client and those that it is counted with hold.
+    fn change(&mut self, payer: Payer, quota: Quota, change: impl Fn(u64) -> u64) {
+        for holder in Scope::ALL.into_iter().filter_map(|scope| payer.holder(quota, scope)) {
+            let account = self.held.entry(holder).or_insert([0; Quota::COUNT]);
+            account.get_mut(quota as usize).into_iter().for_each(|held| *held = change(*held));
+            if account.iter().all(|held| *held == 0) {
+                self.held.remove(&holder);
+            }
+        }
+    }
+
+    /// Panics unless `charges` are all that is held, and within the limits. Passes the names of limits
+    /// that one more of `unit` exceeds to `reached`.
+    pub fn check<'a>(
+        &self,
+        charges: impl Iterator<Item = &'a Charge>,
+        unit: impl Fn(Quota) -> u64,
+        mut reached: impl FnMut(&'static str),
+    ) {
+        let mut sums = Quotas { limits: self.limits, held: BTreeMap::new() };
+        charges.for_each(|charge| sums.change(charge.payer, charge.quota, |sum| sum + charge.amount.get()));
+        assert_eq!(sums.held, self.held, "what clients hold");
+        for (holder, quota) in
+            self.held.keys().flat_map(|holder| Quota::ALL.iter().map(move |quota| (*holder, *quota)))
+        {
+            for QuotaLimit { name, scope, .. } in
+                quota.limits().iter().filter(|limit| limit.scope == holder.scope())
+            {
+                let (held, limit) = (self.held(holder, quota), self.limits.get(quota, *scope));
+                assert!(held <= limit, "{holder} has {held}, beyond {name} of {limit}");
+                if held.saturating_add(unit(quota)) > limit {
+                    reached(name);
+                }
+            }
+        }
+    }
+
+    /// Returns the amount that all clients hold.
+    pub fn total(&self, quota: Quota) -> u64 {
+        self.held(Holder::Engine, quota)
+    }
+
+    /// Returns whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}

@@ -1,0 +1,179 @@
+//! The quotas of an engine's clients: one table, from which the constants of
+//! [`limits`](crate::limits), the errors and the rows of the page of limits follow.
+
+use std::fmt;
+
+use crate::{Failure, Status};
+
+/// Those that a limit bounds together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// One tool, or one rank that makes requests itself.
+    Tool,
+    /// All tools of one process.
+    Process,
+    /// All processes of one user.
+    User,
+    /// All clients of one engine.
+    Engine,
+}
+
+impl Scope {
+    /// All scopes, from the narrowest on.
+    pub const ALL: [Scope; 4] = [Scope::Tool, Scope::Process, Scope::User, Scope::Engine];
+
+    const fn text(self) -> &'static str {
+        match self {
+            Scope::Tool => "each tool or rank",
+            Scope::Process => "each process",
+            Scope::User => "each user",
+            Scope::Engine => "the engine",
+        }
+    }
+}
+
+/// A limit of a quota.
+#[derive(Debug, PartialEq, Eq)]
+pub struct QuotaLimit {
+    /// The name of its constant in [`limits`](crate::limits).
+    pub name: &'static str,
+    /// Those that it bounds together.
+    pub scope: Scope,
+    /// Its value in an engine that sets no other.
+    pub value: usize,
+}
+
+/// The columns of a quota.
+struct Row {
+    limits: &'static [QuotaLimit],
+    /// The status of a refusal.
+    status: Status,
+    /// The counted things, in the plural.
+    counted: &'static str,
+    /// A remark on them in the page of limits.
+    note: &'static str,
+    /// The remedy.
+    remedy: &'static str,
+}
+
+macro_rules! quotas {
+    ($(
+        $quota:ident: $counted:literal, $note:literal, $status:ident, $remedy:literal
+        [$($name:ident = $value:expr, $scope:ident);+]
+    )+) => {
+        /// A kind of thing of which clients may hold a limited number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Quota {
+            $(#[doc = concat!("The number of ", $counted, $note, ".")] $quota,)+
+        }
+
+        /// The constants of the limits.
+        pub(crate) mod constants {
+            $($(
+                #[doc = concat!("Maximum number of ", $counted, $note, ", see `Scope::", stringify!($scope), "`.")]
+                pub const $name: usize = $value;
+            )+)+
+        }
+
+        impl Quota {
+            /// All quotas, in the order of the table.
+            pub const ALL: &[Quota] = &[$(Quota::$quota),+];
+
+            const fn row(self) -> Row {
+                match self {
+                    $(Quota::$quota => Row {
+                        limits: &[$(QuotaLimit {
+                            name: stringify!($name),
+                            scope: Scope::$scope,
+                            value: constants::$name,
+                        }),+],
+                        status: Status::$status,
+                        counted: $counted,
+                        note: $note,
+                        remedy: $remedy,
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+quotas! {
+    Connections: "connections", ", with those that have not sent a hello, the oldest of which a new one replaces; \
+        the limits shrink in proportion if an eighth of `RLIMIT_NOFILE` is less than `MAX_CONNECTIONS`",
+        ERR_OUT_OF_RESOURCE, "close one"
+        [MAX_CONNECTIONS_PER_PROCESS = 256, Process; MAX_CONNECTIONS_PER_USER = 768, User; MAX_CONNECTIONS = 1024, Engine]
+    OtherConnections: "connections of users other than root and the engine's own", ", within `MAX_CONNECTIONS`",
+        ERR_OUT_OF_RESOURCE, "close one"
+        [MAX_OTHER_CONNECTIONS = 896, Engine]
+    Registrations: "registrations", ", including those that wait for the host; the embedder's own readers are exempt",
+        ERR_OUT_OF_RESOURCE, "end one first"
+        [MAX_REGISTRATIONS_PER_TOOL = 4096, Tool]
+    Procs: "processes named by registrations", ", including those that wait for the host; a whole job counts as one, \
+        and every `BYTES_PER_PROC` bytes of directives as one more; the embedder's own readers are exempt",
+        ERR_OUT_OF_RESOURCE, "end a registration first, or name whole jobs"
+        [MAX_PROCS_PER_TOOL = 16 << 10, Tool; MAX_PROCS_PER_PROCESS = 32 << 10, Process; MAX_PROCS_PER_USER = 64 << 10, User]
+    Queries: "queries that wait for an answer", ", of the host or with counters", ERR_RESOURCE_BUSY, "try again"
+        [MAX_QUERIES_PER_TOOL = 16, Tool]
+    Logs: "log requests in progress", "", ERR_RESOURCE_BUSY, "try again"
+        [MAX_LOGS_PER_TOOL = 16, Tool; MAX_LOGS_PER_PROCESS = 64, Process; MAX_LOGS = 256, Engine]
+    LogBytes: "bytes of messages being logged", ", each once for each of its channels", ERR_RESOURCE_BUSY, "try again"
+        [MAX_LOG_BYTES = 64 << 20, Engine]
+    Pushes: "pushes in progress", ", with those to jobs that are being started and those of tools that have disconnected",
+        ERR_OUT_OF_RESOURCE, "wait for one to end"
+        [MAX_PUSHES_PER_TOOL = 64, Tool; MAX_PUSHES_PER_PROCESS = 256, Process; MAX_PUSHES = 1024, Engine]
+    PushBytes: "bytes of the inlets of pushes", ", before they are rounded up to whole pages",
+        ERR_OUT_OF_RESOURCE, "wait for a push to end"
+        [MAX_PUSH_BYTES_PER_PROCESS = 64 << 20, Process; MAX_PUSH_BYTES = 256 << 20, Engine]
+    OwedBytes: "bytes of requests that the host has not answered", ", including those of tools that have disconnected",
+        ERR_RESOURCE_BUSY, "try again"
+        [MAX_OWED_BYTES_PER_USER = 16 << 20, User]
+}
+
+impl Quota {
+    /// The number of quotas.
+    pub const COUNT: usize = Quota::ALL.len();
+
+    /// Returns its limits.
+    pub const fn limits(self) -> &'static [QuotaLimit] {
+        self.row().limits
+    }
+
+    /// Returns the failure of a request for `amount` more than `holder`, which has `held`, may hold
+    /// by the limit `name` of `limit`.
+    pub fn failure(
+        self,
+        name: &str,
+        holder: impl fmt::Display,
+        held: u64,
+        limit: u64,
+        amount: u64,
+    ) -> Failure {
+        let Row { status, counted, remedy, .. } = self.row();
+        let reason = format!(
+            "{holder} has {held} of at most {limit} {counted} ({name}), {amount} more requested: {remedy}"
+        );
+        Failure { status, reason }
+    }
+
+    /// Returns the rows of the page of limits.
+    pub fn rows(self) -> impl Iterator<Item = String> {
+        let Row { limits, status, counted, note, .. } = self.row();
+        let status = status.name().unwrap_or_default();
+        limits.iter().enumerate().map(move |(index, QuotaLimit { name, scope, value })| {
+            let note = if index == 0 { note } else { "" };
+            let figure = if counted.starts_with("bytes") { mebibytes(*value) } else { grouped(*value) };
+            format!("| `{name}` | {figure} | {}: {counted}{note} | `{status}` |", scope.text())
+        })
+    }
+}
+
+fn mebibytes(bytes: usize) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// Formats a number with commas.
+fn grouped(number: usize) -> String {
+    let (thousands, rest) = (number / 1000, number % 1000);
+    if thousands == 0 { rest.to_string() } else { format!("{},{rest:03}", grouped(thousands)) }
+}
