@@ -6,7 +6,7 @@ use iof_proto::names::sanitize;
 use iof_proto::{Proc, Rank, ToTool, socket};
 
 use crate::Core;
-use crate::ids::PeerId;
+use crate::ids::{JobId, PeerId};
 use crate::upcall::{ReplyCallback, Upcall};
 
 /// The longest part of a client's name that is shown, in characters.
@@ -45,6 +45,8 @@ pub enum ClientId {
     Tool(PeerId),
     /// A rank of the job with this number, which asks by PMI-1 or PMIx.
     Rank(u64, Rank),
+    /// All ranks that ask by a protocol which does not name them.
+    Ranks,
 }
 
 /// Whoever asks the core: the embedder, a tool, or a rank.
@@ -76,6 +78,19 @@ impl Client {
     }
 }
 
+/// The sender of a message.
+pub enum MessageOrigin {
+    /// A tool.
+    Tool(PeerId),
+    /// A rank of this node, by PMI-1 or PMIx.
+    Rank {
+        /// Its job and its number; `None` if the protocol does not tell them.
+        rank: Option<(JobId, Rank)>,
+        /// Receives the answer. Dropped if the rank does not exist.
+        reply: ReplyCallback,
+    },
+}
+
 /// A client as its holdings are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
@@ -93,7 +108,7 @@ pub(crate) struct Requester {
     pub connection: Option<Weak<()>>,
 }
 
-/// The receiver of an answer.
+/// The receiver of an answer. A callback is dropped if its request is not served.
 pub(crate) enum ReplyTo {
     /// The tool that has sent the request, and its number for it.
     Tool(PeerId, u32),
@@ -102,6 +117,20 @@ pub(crate) enum ReplyTo {
 }
 
 impl Requester {
+    /// Returns a rank, whose process is `process`, or the ranks as one if it is not known. `reply` is
+    /// called with the answer.
+    pub(crate) fn rank(
+        rank: Option<(JobId, Rank)>,
+        process: ClientProcess,
+        reply: ReplyCallback,
+    ) -> Requester {
+        let id = rank.as_ref().map_or(ClientId::Ranks, |(job, rank)| ClientId::Rank(job.run, *rank));
+        let rank = rank.map(|(job, rank)| Proc::new(job.nspace, rank));
+        let name = rank.as_ref().map_or_else(|| "a rank".into(), |proc| proc.to_string().into());
+        let client = Client { id, process, name, own: false, rank };
+        Requester { client, reply_to: ReplyTo::Callback(reply), connection: None }
+    }
+
     /// Returns the embedder, whose process is `process`. `done` is called with the answer.
     pub(crate) fn embedder(process: ClientProcess, done: ReplyCallback) -> Requester {
         let client = Client { id: ClientId::Embedder, process, name: "engine".into(), own: true, rank: None };

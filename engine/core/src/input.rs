@@ -6,15 +6,16 @@ use iof_capture::{Event, RequestId, Signal, StreamAnswer};
 use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::Core;
+use crate::client::MessageOrigin;
 use crate::disconnect::DisconnectReason;
 use crate::effects::{Command, HandleOp};
-use crate::ids::{Call, JobId, PeerId, QueryId, SignalRequest};
+use crate::ids::{Call, JobId, QueryId, SignalRequest};
 use crate::jobs::early_end::OPEN_AFTER_KILL;
 use crate::jobs::job::{EndSteps, Receivers};
 use crate::jobs::mpi::MpiEvent;
 use crate::jobs::nodes::{NodeId, NodeReport};
 use crate::streams::completion::Completion;
-use crate::tools::requests::serve;
+use crate::tools::requests::{serve, serve_rank};
 use crate::upcall::{TakenCallback, Upcall};
 
 /// One thing that happens to the engine.
@@ -41,9 +42,9 @@ pub enum Input {
     SignalledElsewhere { request: SignalRequest, signal: Signal, receivers: Receivers },
     /// The edge to another node of a job reports something.
     Node { job: JobId, node: NodeId, report: NodeReport },
-    /// A tool has sent a message, and [`Peer::next_message`](crate::Peer::next_message) has not
-    /// deferred it.
-    Message { peer: PeerId, message: FromTool },
+    /// A client requests something. [`Peer::next_message`](crate::Peer::next_message) has not
+    /// deferred the message of a tool.
+    Message { from: MessageOrigin, message: FromTool },
     /// A rank has begun, ended or aborted MPI.
     Mpi { job: JobId, rank: Rank, event: MpiEvent },
     /// Time has passed. [`Core::next_deadline`] may have been reached.
@@ -104,7 +105,10 @@ impl Core {
                 self.effects.handles.push(HandleOp::Signal { receivers, signal, requested: Some(request) });
             }
             Input::Node { job, node, report } => self.node_reported(&job, node, report, now),
-            Input::Message { peer, message } => serve(self, peer, message, now)?,
+            Input::Message { from: MessageOrigin::Tool(peer), message } => serve(self, peer, message, now)?,
+            Input::Message { from: MessageOrigin::Rank { rank, reply }, message } => {
+                serve_rank(self, rank, reply, message, now);
+            }
             Input::Mpi { job, rank, event } => self.mpi_event(&job, rank, event, now),
             Input::Time => self.time_passed(now),
         }

@@ -59,7 +59,7 @@ use crate::quotas::{PlaceCharges, Quotas};
 use crate::tools::pending::Pending;
 
 pub use calls::{DeliveredBytes, DeliveredEnd, NewJob, RegisteredRank};
-pub use client::{Client, ClientId, ClientProcess, Payer};
+pub use client::{Client, ClientId, ClientProcess, MessageOrigin, Payer};
 pub use disconnect::DisconnectReason;
 pub use effects::{Command, HandleOp};
 pub use ids::{

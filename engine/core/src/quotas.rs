@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use iof_proto::limits::MAX_CONNECTIONS;
-use iof_proto::{Failure, Quota, QuotaLimit, Scope};
+use iof_proto::{Failure, Quota, QuotaLimit, QuotaScope};
 
 use crate::client::{ClientId, ClientProcess, Payer};
 
 /// The limits of an engine's quotas. By default they are the values of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaLimits([[u64; Scope::ALL.len()]; Quota::COUNT]);
+pub struct QuotaLimits([[u64; QuotaScope::ALL.len()]; Quota::COUNT]);
 
 impl Default for QuotaLimits {
     fn default() -> QuotaLimits {
-        let mut limits = QuotaLimits([[u64::MAX; Scope::ALL.len()]; Quota::COUNT]);
+        let mut limits = QuotaLimits([[u64::MAX; QuotaScope::ALL.len()]; Quota::COUNT]);
         for quota in Quota::ALL {
             quota.limits().iter().for_each(|limit| limits.set(*quota, limit.scope, limit.value as u64));
         }
@@ -29,12 +29,12 @@ impl Default for QuotaLimits {
 
 impl QuotaLimits {
     /// Returns a limit.
-    pub fn get(&self, quota: Quota, scope: Scope) -> u64 {
+    pub fn get(&self, quota: Quota, scope: QuotaScope) -> u64 {
         self.0.get(quota as usize).and_then(|limits| limits.get(scope as usize)).copied().unwrap_or(u64::MAX)
     }
 
     /// Sets a limit.
-    pub fn set(&mut self, quota: Quota, scope: Scope, value: u64) {
+    pub fn set(&mut self, quota: Quota, scope: QuotaScope, value: u64) {
         let limits = self.0.get_mut(quota as usize);
         if let Some(limit) = limits.and_then(|limits| limits.get_mut(scope as usize)) {
             *limit = value;
@@ -67,7 +67,9 @@ pub type PlaceCharges = [Charge; 2];
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        debug_assert_eq!(self.amount.get(), 0, "{self:?} is dropped and not given back");
+        // A further panic while one unwinds would end the process.
+        let is_over = self.amount.get() == 0 || std::thread::panicking();
+        debug_assert!(is_over, "{self:?} is dropped and not given back");
     }
 }
 
@@ -88,12 +90,12 @@ enum Holder {
 }
 
 impl Holder {
-    fn scope(self) -> Scope {
+    fn scope(self) -> QuotaScope {
         match self {
-            Holder::Engine => Scope::Engine,
-            Holder::User(_) => Scope::User,
-            Holder::Process(_) => Scope::Process,
-            Holder::Client(_) => Scope::Tool,
+            Holder::Engine => QuotaScope::Engine,
+            Holder::User(_) => QuotaScope::User,
+            Holder::Process(_) => QuotaScope::Process,
+            Holder::Client(_) => QuotaScope::Tool,
         }
     }
 }
@@ -105,6 +107,7 @@ impl fmt::Display for Holder {
             Holder::User(uid) => write!(f, "user {uid}"),
             Holder::Process(process) => write!(f, "process {}", process.pid),
             Holder::Client(ClientId::Rank(_, rank)) => write!(f, "rank {rank}"),
+            Holder::Client(ClientId::Ranks) => f.write_str("the ranks"),
             Holder::Client(_) => f.write_str("this tool"),
         }
     }
@@ -112,16 +115,16 @@ impl fmt::Display for Holder {
 
 impl Payer {
     /// Returns the one whose holdings a limit of `quota` bounds for this client.
-    fn holder(self, quota: Quota, scope: Scope) -> Option<Holder> {
+    fn holder(self, quota: Quota, scope: QuotaScope) -> Option<Holder> {
         match scope {
-            Scope::Engine => Some(Holder::Engine),
-            Scope::User => self.process.map(|process| Holder::User(process.uid)),
+            QuotaScope::Engine => Some(Holder::Engine),
+            QuotaScope::User => self.process.map(|process| Holder::User(process.uid)),
             // All processes of a user that are not visible are one, unless the user has a limit.
-            Scope::Process => {
-                let has_user_limit = quota.limits().iter().any(|limit| limit.scope == Scope::User);
+            QuotaScope::Process => {
+                let has_user_limit = quota.limits().iter().any(|limit| limit.scope == QuotaScope::User);
                 self.process.filter(|process| process.pid != 0 || !has_user_limit).map(Holder::Process)
             }
-            Scope::Tool => (self.id != ClientId::Embedder).then_some(Holder::Client(self.id)),
+            QuotaScope::Tool => (self.id != ClientId::Embedder).then_some(Holder::Client(self.id)),
         }
     }
 }
@@ -144,7 +147,7 @@ impl Quotas {
     }
 
     /// Returns the scope of the first limit that `payer` would exceed, with the failure that names it.
-    pub(crate) fn excess(&self, payer: Payer, quota: Quota, amount: u64) -> Option<(Scope, Failure)> {
+    pub(crate) fn excess(&self, payer: Payer, quota: Quota, amount: u64) -> Option<(QuotaScope, Failure)> {
         quota.limits().iter().find_map(|QuotaLimit { name, scope, .. }| {
             let holder = payer.holder(quota, *scope)?;
             let (held, limit) = (self.held(holder, quota), self.limits.get(quota, *scope));
@@ -184,7 +187,7 @@ impl Quotas {
 
     /// Changes what a client and those that it is counted with hold.
     fn change(&mut self, payer: Payer, quota: Quota, change: impl Fn(u64) -> u64) {
-        for holder in Scope::ALL.into_iter().filter_map(|scope| payer.holder(quota, scope)) {
+        for holder in QuotaScope::ALL.into_iter().filter_map(|scope| payer.holder(quota, scope)) {
             let account = self.held.entry(holder).or_insert([0; Quota::COUNT]);
             account.get_mut(quota as usize).into_iter().for_each(|held| *held = change(*held));
             if account.iter().all(|held| *held == 0) {

@@ -5,7 +5,7 @@
 //! A launcher starts a [`PmixServer`], at most one in a process, and
 //! [registers](PmixServer::register) each job. Each rank gets [variables](PmixServer::variables)
 //! with which it finds the server. Then libpmix exchanges the addresses of the ranks. [`Event`]s
-//! tell the launcher when a rank begins, ends or aborts. [`Need`] tells whether a program needs
+//! tell the launcher when a rank begins, ends or aborts, and [`RankRequest`]s what it logs and queries. [`Need`] tells whether a program needs
 //! this.
 //!
 //! Tools of PMIx attach to a [`ToolServer`], each in a process of its own. Rendezvous files lead
@@ -22,7 +22,8 @@
 //! | `topology` | the topology of the node for ranks of MPICH, from libhwloc |
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
-//! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and the answers |
+//! | `tool_server` | the server of a tool |
+//! | `request`, `answer` | what tools and ranks request, and the answers |
 //! | `listener`, `sock_diag`, `rendezvous`, `relay`, `filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
 mod answer;
@@ -57,7 +58,7 @@ pub use limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 pub use listener::{ToolListener, ToolService};
 pub use program::{Need, is_launcher};
 pub use relay::{Carried, Relay};
-pub use request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
+pub use request::{AnswerReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest};
 pub use server::{MAX_LOCAL_RANKS, PmixServer};
 pub use tool_server::ToolServer;
 pub use topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};

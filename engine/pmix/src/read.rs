@@ -11,8 +11,8 @@ use std::slice;
 use iof_proto::limits::{
     MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
 };
-use iof_proto::log::key::{PMIX_LOG_EMAIL, PMIX_LOG_EMAIL_MSG};
-use iof_proto::{Info, InfoValue, LogEntry, LogValue, Nspace, Proc, Query, Rank, Status};
+use iof_proto::log::key::{PMIX_LOG_EMAIL, PMIX_LOG_EMAIL_MSG, PMIX_LOG_SOURCE};
+use iof_proto::{Info, InfoValue, Log, LogEntry, LogValue, Nspace, Proc, Query, Rank, Status};
 
 use crate::types::{self, kind};
 
@@ -274,6 +274,27 @@ pub(crate) unsafe fn log_entries(start: *const types::Info, count: usize) -> Rea
     };
     // SAFETY: the module's contract.
     unsafe { slice(start, count, MAX_LOG_ENTRIES) }?.iter().map(entry).collect()
+}
+
+/// Reads a message to be logged.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn log(
+    client: *const types::RawProc,
+    entries: (*const types::Info, usize),
+    directives: (*const types::Info, usize),
+) -> Read<Log> {
+    // SAFETY: the contract.
+    let (client, data, mut directives) = unsafe {
+        (procs(client, 1)?, log_entries(entries.0, entries.1)?, infos(directives.0, directives.1)?)
+    };
+    // libpmix names the client as the source. The engine does not know it by this name.
+    directives.retain(|directive| match &directive.value {
+        InfoValue::Proc(source) => directive.key != PMIX_LOG_SOURCE || !client.contains(source),
+        _ => true,
+    });
+    Ok(Log { data, directives })
 }
 
 /// Reads the fields of an email.

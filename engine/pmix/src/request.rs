@@ -1,10 +1,11 @@
-//! The requests of a PMIx tool to its server, and the callbacks with which requests are answered.
+//! The requests of PMIx tools and ranks to their server, and the callbacks with which requests are answered.
 
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use iof_proto::{Answer, Channels, Info, Log, Proc, Query, Status};
+use iof_proto::{Answer, Channels, FromTool, Info, Log, Proc, Query, Status, ToTool};
 
 use crate::answer;
 use crate::info::CInfos;
@@ -194,6 +195,86 @@ impl Drop for AnswerReply {
 impl fmt::Debug for AnswerReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AnswerReply").finish_non_exhaustive()
+    }
+}
+
+/// A request of a rank.
+#[derive(Debug)]
+pub struct RankRequest {
+    /// The name of its job in PMIx, and the rank. libpmix does not tell it with queries.
+    pub from: Option<(String, u32)>,
+    /// The request, as a tool would send it, with number 0.
+    pub message: FromTool,
+    /// Answers it.
+    pub reply: RankReply,
+}
+
+/// The callback with which a request of a rank is answered.
+pub(crate) enum RankCallback {
+    Status(StatusReply),
+    Answer(AnswerReply),
+}
+
+/// Lets the thread that calls libpmix give an answer. libpmix holds locks during its upcalls that
+/// the answer needs.
+pub(crate) type Post = Arc<dyn Fn((RankCallback, Result<ToTool, Status>)) + Send + Sync>;
+
+/// Answers a request of a rank, on any thread and without blocking. Dropping it refuses the request.
+pub struct RankReply {
+    reply: Option<RankCallback>,
+    post: Post,
+}
+
+impl RankReply {
+    pub(crate) fn new(reply: RankCallback, post: Post) -> RankReply {
+        RankReply { reply: Some(reply), post }
+    }
+
+    /// Answers the request with the message that a tool would receive.
+    pub fn send(mut self, answer: ToTool) {
+        self.post(Ok(answer));
+    }
+
+    /// Refuses the request.
+    pub fn refuse(mut self, status: Status) {
+        self.post(Err(status));
+    }
+
+    fn post(&mut self, answer: Result<ToTool, Status>) {
+        if let Some(reply) = self.reply.take() {
+            (self.post)((reply, answer));
+        }
+    }
+}
+
+impl Drop for RankReply {
+    fn drop(&mut self) {
+        self.post(Err(Status::ERR_NOT_AVAILABLE));
+    }
+}
+
+impl fmt::Debug for RankReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RankReply").finish_non_exhaustive()
+    }
+}
+
+/// Gives an answer to a rank.
+pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>)) {
+    let answer = match answer {
+        Ok(ToTool::Logged { result, .. }) => {
+            Err(result.map_or_else(|failure| failure.status, |report| report.status))
+        }
+        Ok(ToTool::Answer { result, .. }) => result.map_err(|failure| failure.status),
+        Ok(_) => Err(Status::ERR_NOT_SUPPORTED),
+        Err(status) => Err(status),
+    };
+    match (reply, answer) {
+        (RankCallback::Answer(reply), Ok(answer)) => reply.send(&answer),
+        (RankCallback::Answer(reply), Err(status)) => reply.refuse(status),
+        (RankCallback::Status(reply), answer) => {
+            reply.send(answer.map_or_else(|status| status, |answer| answer.status))
+        }
     }
 }
 

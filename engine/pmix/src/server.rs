@@ -3,9 +3,8 @@
 use std::ffi::{CString, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use iof_proto::Status;
 
 use crate::caller::Caller;
 use crate::directory::PrivateDirectory;
@@ -14,7 +13,7 @@ use crate::info::{Info, Value};
 use crate::job::{JobInfo, Locality};
 use crate::library::Library;
 use crate::limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
-use crate::request::StatusReply;
+use crate::request::{RankRequest, answer_rank};
 use crate::upcalls::{self, Event, EventReceiver};
 
 /// The greatest number of ranks of a job. Greater numbers of local ranks have no form in PMIx.
@@ -40,15 +39,19 @@ impl fmt::Debug for PmixServer {
 }
 
 impl PmixServer {
-    /// Opens a library and starts the server. `receive` is called on libpmix's thread, in which all
-    /// signals are blocked, while the rank waits. It must not block.
+    /// Opens a library and starts the server. `receive` and `request` are called on libpmix's
+    /// thread, in which all signals are blocked, while the rank waits. They must not block.
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(path: &Path, receive: impl Fn(Event) + Send + 'static) -> Result<PmixServer, StartError> {
+    pub fn start(
+        path: &Path,
+        receive: impl Fn(Event) + Send + 'static,
+        request: impl Fn(RankRequest) + Send + 'static,
+    ) -> Result<PmixServer, StartError> {
         let library = Library::open(path)?;
         claim_process(&library)?;
-        let started = PmixServer::start_library(library, path, receive);
+        let started = PmixServer::start_library(library, path, Box::new(receive), Box::new(request));
         // A library that does not answer may still start.
         if started.as_ref().is_err_and(|error| !matches!(error, StartError::Stalled)) {
             STARTED.store(false, Ordering::Relaxed);
@@ -59,17 +62,17 @@ impl PmixServer {
     fn start_library(
         library: Library,
         path: &Path,
-        receive: impl Fn(Event) + Send + 'static,
+        receive: Box<dyn Fn(Event) + Send>,
+        request: Box<dyn Fn(RankRequest) + Send>,
     ) -> Result<PmixServer, StartError> {
         let directory = PrivateDirectory::create()?;
         let temporary = directory.text()?.to_owned();
         let version = library.version();
         let caller = Caller::start(library).map_err(StartError::Thread)?;
-        let refuse = caller.poster(|reply: StatusReply| reply.send(Status::ERR_NOT_SUPPORTED));
-        let receiver = EventReceiver { receive: Box::new(receive), refuse: Box::new(refuse) };
+        let receiver = EventReceiver { receive, request, post: Arc::new(caller.poster(answer_rank)) };
         let init = move |library: &Library| {
             let infos = vec![
-                Info::text("pmix.srv.nspace", &format!("iof-{}", std::process::id())),
+                Info::text("pmix.srv.nspace", &upcalls::server_name()),
                 Info::new("pmix.srv.rank", Value::Rank(0)),
                 Info::text("pmix.srvr.tmpdir", &temporary),
                 Info::text("pmix.sys.tmpdir", &temporary),

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use iof_proto::attribute::library::PMIX_IOF_STOP;
 use iof_proto::directive::{DirectiveLevel, Directives};
-use iof_proto::log::key::PMIX_LOG_SOURCE;
-use iof_proto::{Channels, InfoValue, Log, Proc, Status};
+use iof_proto::{Channels, InfoValue, Proc, Status};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::info::characters;
@@ -211,28 +210,6 @@ unsafe extern "C" fn job_control(
     })
 }
 
-/// Reads a message to be logged.
-///
-/// # Safety
-/// The contract of the server module.
-unsafe fn read_log(
-    client: (*const types::RawProc, usize),
-    entries: (*const Info, usize),
-    directives: (*const Info, usize),
-) -> Read<Log> {
-    // SAFETY: the contract.
-    let (client, data, mut directives) = unsafe {
-        let client = read::procs(client.0, client.1)?;
-        (client, read::log_entries(entries.0, entries.1)?, read::infos(directives.0, directives.1)?)
-    };
-    // libpmix names the tool as the source. The engine does not know it.
-    directives.retain(|directive| match &directive.value {
-        InfoValue::Proc(source) => directive.key != PMIX_LOG_SOURCE || !client.contains(source),
-        _ => true,
-    });
-    Ok(Log { data, directives })
-}
-
 unsafe extern "C" fn log(
     client: *const types::RawProc,
     entries: *const Info,
@@ -244,7 +221,7 @@ unsafe extern "C" fn log(
 ) {
     receive(|| {
         // SAFETY: the contract of the server module.
-        let log = unsafe { read_log((client, 1), (entries, entry_count), (directives, count)) };
+        let log = unsafe { read::log(client, (entries, entry_count), (directives, count)) };
         Ok(ToolRequest::Log { log, reply: StatusReply::new(done, data) })
     });
 }

@@ -5,11 +5,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use iof_proto::FromTool;
 
 use crate::info::characters;
-use crate::read;
-use crate::request::StatusReply;
+use crate::read::{self, Read};
+use crate::request::{AnswerReply, Post, RankCallback, RankReply, RankRequest, StatusReply};
 use crate::types::{
     Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, RawProc, RawQuery, SUCCESS,
     Status, ToolCallback,
@@ -44,8 +46,8 @@ pub enum EventKind {
 /// all upcalls.
 pub(crate) struct EventReceiver {
     pub receive: Box<dyn Fn(Event) + Send>,
-    /// Refuses a message on another thread than libpmix's.
-    pub refuse: Box<dyn Fn(StatusReply) + Send>,
+    pub request: Box<dyn Fn(RankRequest) + Send>,
+    pub post: Post,
 }
 static RECEIVER: Mutex<Option<EventReceiver>> = Mutex::new(None);
 
@@ -54,6 +56,11 @@ pub(crate) fn set_receiver(receiver: Option<EventReceiver>) {
     let previous = mem::replace(&mut *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner), receiver);
     // It may own the last reference to an engine, whose end must not wait for this lock.
     drop(previous);
+}
+
+/// Returns the name of the server itself.
+pub(crate) fn server_name() -> String {
+    format!("iof-{}", std::process::id())
 }
 
 /// The names of the jobs that the server knows.
@@ -92,19 +99,49 @@ pub(crate) fn module(version: u32) -> Module {
 /// `proc` is null or points to a rank.
 unsafe fn report(proc: *const RawProc, kind: EventKind) -> Status {
     // SAFETY: the contract.
-    let Some(proc) = (unsafe { proc.as_ref() }) else { return OPERATION_SUCCEEDED };
+    let Some((nspace, rank)) = (unsafe { name(proc) }) else { return OPERATION_SUCCEEDED };
+    pass(|receiver| (receiver.receive)(Event { nspace, rank, kind }));
+    OPERATION_SUCCEEDED
+}
+
+/// Returns the names of a job and a rank.
+///
+/// # Safety
+/// `proc` is null or points to a rank.
+unsafe fn name(proc: *const RawProc) -> Option<(String, u32)> {
+    // SAFETY: the contract.
+    let proc = unsafe { proc.as_ref() }?;
     // The signedness of c_char depends on the machine.
     let bytes = proc.nspace.map(|character| u8::from_ne_bytes(character.to_ne_bytes()));
     let nspace = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned();
-    let event = Event { nspace, rank: proc.rank, kind };
-    let pass = || {
-        if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
-            (receiver.receive)(event);
-        }
-    };
+    Some((nspace, proc.rank))
+}
+
+/// Calls a function with the receiver, which is there as long as there are ranks.
+fn pass(call: impl FnOnce(&EventReceiver)) {
+    let pass = || RECEIVER.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(call);
     // The panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(pass));
-    OPERATION_SUCCEEDED
+}
+
+/// Passes a request to the receiver, or refuses it for the status with which it was read.
+///
+/// # Safety
+/// `proc` is null or points to a rank.
+unsafe fn request(proc: *const RawProc, message: Read<FromTool>, reply: RankCallback) {
+    // SAFETY: the contract.
+    let name = unsafe { name(proc) };
+    pass(|receiver| {
+        let reply = RankReply::new(reply, Arc::clone(&receiver.post));
+        match message {
+            Ok(message) => {
+                // libpmix passes its own name with queries.
+                let from = name.filter(|(nspace, _)| *nspace != server_name());
+                (receiver.request)(RankRequest { from, message, reply });
+            }
+            Err(status) => reply.refuse(status),
+        }
+    });
 }
 
 unsafe extern "C" fn client_connected2(
@@ -170,32 +207,37 @@ unsafe extern "C" fn job_control(
     NOT_SUPPORTED
 }
 
-/// Refuses queries.
 unsafe extern "C" fn query(
-    _requester: *mut RawProc,
-    _queries: *mut RawQuery,
-    _count: usize,
-    _done: InfoCallback,
-    _data: *mut c_void,
+    requester: *mut RawProc,
+    queries: *mut RawQuery,
+    count: usize,
+    done: InfoCallback,
+    data: *mut c_void,
 ) -> Status {
-    NOT_SUPPORTED
+    // SAFETY: libpmix passes this number of queries of a rank.
+    unsafe {
+        let queries = read::queries(queries, count);
+        let message = queries.map(|queries| FromTool::Query { request: 0, queries });
+        request(requester, message, RankCallback::Answer(AnswerReply::new(done, data)));
+    }
+    SUCCESS
 }
 
-/// Refuses messages. Without this upcall, libpmix drops them and reports success.
+/// Logs a message. Without this upcall, libpmix drops it and reports success.
 unsafe extern "C" fn log(
-    _client: *const RawProc,
-    _entries: *const Info,
-    _entry_count: usize,
-    _directives: *const Info,
-    _count: usize,
+    client: *const RawProc,
+    entries: *const Info,
+    entry_count: usize,
+    directives: *const Info,
+    count: usize,
     done: OpCallback,
     data: *mut c_void,
 ) {
-    let reply = StatusReply::new(done, data);
-    // libpmix holds locks during this upcall that the answer needs. The receiver is there as long
-    // as there are ranks.
-    if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
-        (receiver.refuse)(reply);
+    // SAFETY: libpmix passes these numbers of infos of a rank.
+    unsafe {
+        let log = read::log(client, (entries, entry_count), (directives, count));
+        let message = log.map(|log| FromTool::Log { request: 0, log });
+        request(client, message, RankCallback::Status(StatusReply::new(done, data)));
     }
 }
 
@@ -233,7 +275,7 @@ mod tests {
             sender.send(event).unwrap();
             assert!(!is_first, "a test of panics");
         });
-        set_receiver(Some(EventReceiver { receive, refuse: Box::new(drop) }));
+        set_receiver(Some(EventReceiver { receive, request: Box::new(drop), post: Arc::new(drop) }));
         for rank in 0..2 {
             let proc = RawProc { nspace: characters("demo"), rank };
             // SAFETY: as libpmix calls it.

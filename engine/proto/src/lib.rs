@@ -70,7 +70,7 @@ pub use push::{
 pub use query::{
     Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
 };
-pub use quota::{Quota, QuotaLimit, Scope};
+pub use quota::{Quota, QuotaLimit, QuotaScope};
 pub use rendezvous::Rendezvous;
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

@@ -7,7 +7,7 @@ use crate::{Failure, Status};
 
 /// Those that a limit bounds together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub enum QuotaScope {
     /// One tool, or one rank that makes requests itself.
     Tool,
     /// All tools of one process.
@@ -18,16 +18,17 @@ pub enum Scope {
     Engine,
 }
 
-impl Scope {
+impl QuotaScope {
     /// All scopes, from the narrowest on.
-    pub const ALL: [Scope; 4] = [Scope::Tool, Scope::Process, Scope::User, Scope::Engine];
+    pub const ALL: [QuotaScope; 4] =
+        [QuotaScope::Tool, QuotaScope::Process, QuotaScope::User, QuotaScope::Engine];
 
     const fn text(self) -> &'static str {
         match self {
-            Scope::Tool => "each tool or rank",
-            Scope::Process => "each process",
-            Scope::User => "each user",
-            Scope::Engine => "the engine",
+            QuotaScope::Tool => "each tool or rank",
+            QuotaScope::Process => "each process",
+            QuotaScope::User => "each user",
+            QuotaScope::Engine => "the engine",
         }
     }
 }
@@ -38,7 +39,7 @@ pub struct QuotaLimit {
     /// The name of its constant in [`limits`](crate::limits).
     pub name: &'static str,
     /// Those that it bounds together.
-    pub scope: Scope,
+    pub scope: QuotaScope,
     /// Its value in an engine that sets no other.
     pub value: usize,
 }
@@ -70,7 +71,7 @@ macro_rules! quotas {
         /// The constants of the limits.
         pub(crate) mod constants {
             $($(
-                #[doc = concat!("Maximum number of ", $counted, $note, ", see `Scope::", stringify!($scope), "`.")]
+                #[doc = concat!("Maximum number of ", $counted, $note, ", see `QuotaScope::", stringify!($scope), "`.")]
                 pub const $name: usize = $value;
             )+)+
         }
@@ -84,7 +85,7 @@ macro_rules! quotas {
                     $(Quota::$quota => Row {
                         limits: &[$(QuotaLimit {
                             name: stringify!($name),
-                            scope: Scope::$scope,
+                            scope: QuotaScope::$scope,
                             value: constants::$name,
                         }),+],
                         status: Status::$status,

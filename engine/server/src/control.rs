@@ -10,7 +10,9 @@ use std::{io, mem, thread};
 
 use crossbeam::channel::Receiver;
 use iof_capture::{Capture, Event};
-use iof_core::{ChannelEntry, DisconnectReason, DueUpcall, Input, Linger, LogRoute, PeerId, TakenCallback};
+use iof_core::{
+    ChannelEntry, DisconnectReason, DueUpcall, Input, Linger, LogRoute, MessageOrigin, PeerId, TakenCallback,
+};
 use iof_proto::rendezvous::Listener;
 use iof_shm_ring::CacheBudget;
 use mio::unix::SourceFd;
@@ -275,7 +277,7 @@ impl Control {
             let Some(message) = received else { return Ok(flushed) };
             // Their wake-ups are left for another turn, which serves the tools that they concern.
             self.take_reports(core);
-            core.handle(Input::Message { peer: peer_id, message }, now)?;
+            core.handle(Input::Message { from: MessageOrigin::Tool(peer_id), message }, now)?;
         }
         Ok(Flushed::More)
     }

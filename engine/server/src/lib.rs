@@ -52,6 +52,7 @@ mod nodes;
 mod plan;
 mod pmi;
 mod pmix;
+mod pmix_names;
 mod pmix_tools;
 mod register;
 mod remove;

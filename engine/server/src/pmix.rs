@@ -1,6 +1,5 @@
 //! PMIx for the ranks of a job: the server in libpmix, whose reports go to the control thread.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
@@ -9,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, thread};
 
 use iof_capture::{Processors, find_program, interpreter_words};
-use iof_core::{Input, JobId, MpiEvent};
+use iof_core::{Input, JobId, MessageOrigin, MpiEvent};
 use iof_pmix_server::{
-    AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError, is_launcher,
+    AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RankRequest, RegisterError, StartError, is_launcher,
 };
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::{App, JobSpec, Mpi, Rank};
@@ -20,6 +19,7 @@ use crate::error::{LaunchError, PmixError};
 use crate::files::node_name;
 use crate::plan::first_processes;
 use crate::pmi::unique_name;
+use crate::pmix_names::{PmixNames, from_pmix, to_pmix};
 use crate::reports::Reports;
 
 /// The variable that names the library.
@@ -43,8 +43,7 @@ const FILES_OF_SERVER: u64 = 16;
 #[derive(Default)]
 pub(crate) struct PmixHost {
     server: Mutex<Option<Arc<PmixServer>>>,
-    /// The jobs by their names in PMIx.
-    jobs: Arc<Mutex<BTreeMap<String, JobId>>>,
+    jobs: Arc<Mutex<PmixNames>>,
 }
 
 /// A job that the PMIx server serves.
@@ -97,13 +96,21 @@ impl PmixHost {
         if let Some(server) = &*server {
             return Ok(Arc::clone(server));
         }
-        let (jobs, reports) = (Arc::clone(&self.jobs), Arc::clone(reports));
-        let started = PmixServer::start(library, move |event| {
+        let (jobs, events) = (Arc::clone(&self.jobs), Arc::clone(reports));
+        let receive = move |event: Event| {
             let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(job) = jobs.get(&event.nspace) {
-                reports.send(input(job.clone(), &event));
+                events.send(input(job.clone(), &event));
             }
-        });
+        };
+        let (jobs, requests) = (Arc::clone(&self.jobs), Arc::clone(reports));
+        let request = move |request| {
+            // A request that is dropped is refused thereby.
+            if let Some(input) = rank_request(&jobs, request) {
+                requests.send(input);
+            }
+        };
+        let started = PmixServer::start(library, receive, request);
         let started = Arc::new(started?);
         *server = Some(Arc::clone(&started));
         Ok(started)
@@ -352,6 +359,23 @@ fn input(job: JobId, event: &Event) -> Input {
         EventKind::Aborted { code } => MpiEvent::Aborted { code },
     };
     Input::Mpi { job, rank: Rank(event.rank), event: kind }
+}
+
+/// Returns the input for a request of a rank; `None` if its job is not known any more.
+fn rank_request(names: &Arc<Mutex<PmixNames>>, request: RankRequest) -> Option<Input> {
+    let RankRequest { from, mut message, reply } = request;
+    let known = names.lock().unwrap_or_else(PoisonError::into_inner);
+    let rank = match from {
+        Some((nspace, rank)) => Some((known.get(&nspace)?.clone(), Rank(rank))),
+        None => None,
+    };
+    from_pmix(&mut message, &known);
+    let names = Arc::clone(names);
+    let reply = Box::new(move |mut answer| {
+        to_pmix(&mut answer, &names.lock().unwrap_or_else(PoisonError::into_inner));
+        reply.send(answer);
+    });
+    Some(Input::Message { from: MessageOrigin::Rank { rank, reply }, message })
 }
 
 #[cfg(test)]

@@ -22,6 +22,38 @@ static pmix_status_t logged(const char *channel, bool required) {
     return PMIx_Log(&info, 1, NULL, 0);
 }
 
+/* Logs to stdout and stderr with a directive that is true. */
+static pmix_status_t logged_with(const char *directive, const char *text) {
+    pmix_info_t data[2], info;
+    PMIX_INFO_LOAD(&data[0], PMIX_LOG_STDOUT, text, PMIX_STRING);
+    PMIX_INFO_LOAD(&data[1], PMIX_LOG_STDERR, text, PMIX_STRING);
+    PMIX_INFO_LOAD(&info, directive, &yes, PMIX_BOOL);
+    return PMIx_Log(data, 2, &info, 1);
+}
+
+/* Succeeds if the table of processes has this one. */
+static pmix_status_t query_own(void) {
+    pmix_query_t *query;
+    pmix_info_t *found = NULL;
+    size_t count = 0;
+    PMIX_QUERY_CREATE(query, 1);
+    query->keys = calloc(2, sizeof *query->keys);
+    query->keys[0] = strdup(PMIX_QUERY_PROC_TABLE);
+    PMIX_QUERY_QUALIFIERS_CREATE(query, 1);
+    PMIX_INFO_LOAD(&query->qualifiers[0], PMIX_NSPACE, self.nspace, PMIX_STRING);
+    pmix_status_t status = PMIx_Query_info(query, 1, &found, &count);
+    if (status != PMIX_SUCCESS || count != 1) {
+        return status;
+    }
+    pmix_proc_info_t *all = found[0].value.data.darray->array;
+    for (size_t n = 0; n < found[0].value.data.darray->size; n++) {
+        if (PMIX_CHECK_PROCID(&all[n].proc, &self) && all[n].pid == getpid()) {
+            return PMIX_SUCCESS;
+        }
+    }
+    return PMIX_ERR_NOT_FOUND;
+}
+
 static pmix_status_t query(const char *key, pmix_rank_t rank, pmix_data_type_t type) {
     pmix_query_t *query;
     pmix_info_t *found = NULL;
@@ -87,6 +119,9 @@ static pmix_status_t call(const char *name) {
         PMIX_INFO_LOAD(&info, "pmix.log.nothing", &number, PMIX_INT);
         return PMIx_Log(&info, 1, NULL, 0);
     }
+    if (IS("log-once")) return logged_with(PMIX_LOG_ONCE, "once\n");
+    if (IS("log-tagged")) return logged_with(PMIX_LOG_TAG_OUTPUT, "tagged\n");
+    if (IS("query-own")) return query_own();
     if (IS("query")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_PROC_RANK);
     if (IS("query-signed")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_INT32);
     if (IS("group")) return construct_group(false);

@@ -40,9 +40,12 @@ fn names(lines: &[String]) -> impl Iterator<Item = &str> {
 #[test]
 fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
     for_each_place(|place| {
-        let own = ["log-stdout", "log-stderr", "log-unknown", "log-number", "query", "terminate"];
         let groups = ["group", "group-context"];
-        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(groups));
+        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(["terminate"]).chain(groups));
+        // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).
+        expected.extend(with(-27, ["log-number"]));
+        // `PMIX_ERR_OPERATION_FAILED` of iof.
+        expected.extend(with(-3331, ["log-unknown"]));
         expected.extend(with(SUCCESS, ["connect", "disconnect", "fence", "get"]));
         let mut command = place.site.iof("run");
         command.args(["--mpi", "pmix", "-n", "3", "--"]).arg(calls()).arg("rank").args(names(&expected));
@@ -56,6 +59,34 @@ fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
         let mut all: Vec<&str> = iter::repeat_n(&expected, 3).flatten().map(String::as_str).collect();
         all.sort_unstable();
         assert_eq!(lines, all, "{done:?}");
+    });
+}
+
+#[test]
+fn ranks_log_and_query_as_tools_do() {
+    for_each_place(|place| {
+        let expected =
+            with(SUCCESS, ["log-stdout", "log-stderr", "log-once", "log-tagged", "query", "query-own"]);
+        let mut command = place.site.iof("run");
+        command
+            .args(["--mpi", "pmix", "--nspace", "demo", "-n", "2", "--"])
+            .arg(calls())
+            .arg("rank")
+            .args(names(&expected));
+        command.env("TMPDIR", place.site.path()).env_remove("IOF_LIBPMIX");
+        command.envs(place.server.iter().map(|library| ("IOF_LIBPMIX", library)));
+        let tools = place.tools.iter().map(|library| ("LD_LIBRARY_PATH", library.parent().unwrap()));
+        let done = Process::start(command.envs(tools)).finish();
+        assert_eq!(done.code, 0, "{done:?}");
+        let lines = |text: &str, wanted: &str| text.lines().filter(|line| *line == wanted).count();
+        let (stdout, stderr) = (done.text(), done.stderr.as_str());
+        expected.iter().for_each(|line| assert_eq!(lines(stdout, line), 2, "{line}: {done:?}"));
+        assert_eq!((lines(stdout, "text"), lines(stderr, "text")), (2, 2), "{done:?}");
+        assert_eq!((lines(stdout, "once"), lines(stderr, "once")), (2, 0), "{done:?}");
+        for rank in 0..2 {
+            let tag = |channel| format!("[demo,{rank}]<{channel}>: tagged");
+            assert_eq!((lines(stdout, &tag("stdout")), lines(stderr, &tag("stderr"))), (1, 1), "{done:?}");
+        }
     });
 }
 

@@ -50,7 +50,7 @@ impl Core {
         }
         self.check_source(requester, &options)?;
         if options.source.is_none() && !relayed {
-            options.source = self.only_job();
+            options.source = requester.client.rank.clone().or_else(|| self.only_job());
         }
         let available = |channel: &str| match ChannelKind::from_key(channel) {
             ChannelKind::Stdout | ChannelKind::Stderr => self.log_target(&options).is_ok(),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Quota, Scope, Status, ToTool, socket};
+use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Quota, QuotaScope, Status, ToTool, socket};
 
 use crate::Core;
 use crate::client::{ClientId, ClientProcess, Payer};
@@ -54,9 +54,9 @@ impl Core {
         for (quota, amount) in self.place_amounts(process) {
             while let Some((scope, failure)) = self.quotas.excess(payer, quota, amount) {
                 let evicted = self.evict(|other| match scope {
-                    Scope::Process => other.is_process(process),
-                    Scope::User => other.uid == process.uid,
-                    Scope::Tool | Scope::Engine => {
+                    QuotaScope::Process => other.is_process(process),
+                    QuotaScope::User => other.uid == process.uid,
+                    QuotaScope::Tool | QuotaScope::Engine => {
                         quota == Quota::Connections || !trusted.contains(&other.uid)
                     }
                 });

@@ -1,4 +1,4 @@
-//! Dispatch of a tool's requests.
+//! Dispatch of the requests of tools and ranks.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -8,14 +8,15 @@ use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Quota, Rank
 use iof_shm_ring::{ReaderId, Start};
 
 use crate::Core;
-use crate::client::Payer;
+use crate::client::{ClientProcess, Payer, Requester};
 use crate::disconnect::DisconnectReason;
-use crate::ids::PeerId;
-use crate::jobs::job::JobState;
+use crate::ids::{JobId, PeerId};
+use crate::jobs::job::{JobState, RankState};
 use crate::pushes::push::PushRequest;
 use crate::streams::options::{limit_buffering_size, limit_cache_size};
 use crate::tools::pull::Pull;
 use crate::tools::registration::Registration;
+use crate::upcall::ReplyCallback;
 
 fn failure(status: Status, reason: impl Into<String>) -> Failure {
     Failure::new(status, reason)
@@ -76,6 +77,29 @@ pub(crate) fn serve(
         }
     }
     Ok(())
+}
+
+/// Serves the request `message` of a rank of this node, by the code that serves those of tools.
+pub(crate) fn serve_rank(
+    core: &mut Core,
+    rank: Option<(JobId, Rank)>,
+    reply: ReplyCallback,
+    message: FromTool,
+    now: Instant,
+) {
+    let pid = rank.as_ref().map_or(Some(core.settings.pid), |(job, rank)| {
+        let job = core.job(job)?;
+        // It may ask before all ranks are started.
+        let launching = || job.launching().find_map(|(other, state)| (other == *rank).then_some(state.pid));
+        job.rank(*rank).map(RankState::pid).or_else(launching)
+    });
+    let Some(pid) = pid else { return };
+    let requester = Requester::rank(rank, ClientProcess { pid, uid: core.settings.uid }, reply);
+    match message {
+        FromTool::Log { log, .. } => core.log(requester, &log),
+        FromTool::Query { queries, .. } => core.query(requester, queries, now),
+        _ => debug_assert!(false, "a rank does not send {message:?}"),
+    }
 }
 
 /// Parses the directives of a registration. Returns them with the keys of those that are ignored.

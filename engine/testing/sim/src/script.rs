@@ -3,7 +3,7 @@
 //! A decision does not depend on the state of the run. Its operands are reduced to what exists when
 //! it is carried out. So any part of a script is a script, which makes shrinking possible.
 
-use iof_proto::{Quota, Scope};
+use iof_proto::{Quota, QuotaScope};
 
 use crate::driver::Limits;
 use crate::rng::Rng;
@@ -283,7 +283,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
 /// Returns limits. A run reaches some of them, because they are small. The seeds that found defects
 /// depend on the order, so further limits are added at the end.
 fn small_limits(rng: &mut Rng) -> Limits {
-    use Scope::{Engine, Process, Tool, User};
+    use QuotaScope::{Engine, Process, Tool, User};
     const BYTES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
     type Set = fn(&mut Limits, u64);
     let small: [(Set, [u64; 3]); 21] = [

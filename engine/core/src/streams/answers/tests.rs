@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use iof_capture::{Capture, Counted, End, Event, SourceId, StreamRequest, StreamStep};
 use iof_log::LogOptions;
+use iof_proto::limits::MAX_QUERIES_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{
-    Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, Status, ToTool, Value,
+    Answer, Channel, Channels, Decoder, Directives, Found, FromTool, Nspace, Proc, Query, Rank, Status,
+    ToTool, Value,
 };
 use iof_shm_ring::{CreateError, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
 use super::*;
 use crate::calls::DeliveredBytes;
-use crate::client::{Client, ClientId, ClientProcess};
+use crate::client::{Client, ClientId, ClientProcess, MessageOrigin};
 use crate::effects::Command;
 use crate::ids::{LogId, LogStep, PageId, PeerId, RingId, StreamName};
 use crate::input::Input;
@@ -46,6 +48,38 @@ mod rig;
 use rig::{NoStreams, Rig, rig, rig_with_memory};
 
 const LIMIT: Duration = Duration::from_secs(30);
+
+#[test]
+fn queries_of_ranks_are_limited_like_those_of_a_tool_and_answered_by_callbacks() {
+    let mut rig = rig();
+    rig.add_stream();
+    let limit = MAX_QUERIES_PER_TOOL;
+    let (sender, answers) = channel();
+    for _ in 0..=limit {
+        let sender = sender.clone();
+        let reply = Box::new(move |answer| sender.send(answer).unwrap());
+        let queries = vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
+        let message = FromTool::Query { request: 0, queries };
+        let from = MessageOrigin::Rank { rank: None, reply };
+        assert!(rig.state.handle(Input::Message { from, message }, Instant::now()).is_ok());
+    }
+    let answered = |rig: &mut Rig| {
+        for upcall in rig.state.take_upcalls() {
+            let Upcall::Reply { done, answer } = upcall else { panic!("another upcall") };
+            done(answer);
+        }
+        answers.try_iter().collect::<Vec<ToTool>>()
+    };
+    let [ToTool::Answer { result: Err(refused), .. }] = &answered(&mut rig)[..] else {
+        panic!("one is refused")
+    };
+    assert!(refused.reason.contains("MAX_QUERIES_PER_TOOL"), "{refused}");
+    rig.settle();
+    let all = answered(&mut rig);
+    assert_eq!(all.len(), limit);
+    assert!(all.iter().all(|answer| matches!(answer, ToTool::Answer { result: Ok(_), .. })), "{all:?}");
+    assert!(rig.state.quotas.is_empty(), "nothing is held any more");
+}
 
 #[test]
 fn the_answer_of_a_pull_precedes_the_rings_and_these_precede_the_ends() {

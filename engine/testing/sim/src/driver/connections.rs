@@ -1,6 +1,6 @@
 //! The simulated engine's connections.
 
-use iof_core::{DisconnectReason, Ended, Grant, Input};
+use iof_core::{DisconnectReason, Ended, Grant, Input, MessageOrigin};
 use iof_proto::{Failure, FromTool, ToTool, encode};
 use iof_shm_ring::{ReaderPage, bell};
 
@@ -121,7 +121,8 @@ impl SimulatedEngine {
             let Some(message) = message else { return Ok(busy) };
             busy = true;
             limit_checks::check_serves(&self.core, id, &message);
-            let handled = self.core.handle(Input::Message { peer: id, message }, self.now);
+            let handled =
+                self.core.handle(Input::Message { from: MessageOrigin::Tool(id), message }, self.now);
             self.note_commands();
             self.take_upcalls();
             // The next message may end what this one has begun.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iof_capture::{PushEnd, PushId, TargetId};
 use iof_proto::{
-    Failure, PartialCause, PartialDelivery, Proc, PushReport, Quota, Rank, Scope, SlowTargets, Status,
+    Failure, PartialCause, PartialDelivery, Proc, PushReport, Quota, QuotaScope, Rank, SlowTargets, Status,
 };
 
 use crate::bytes;
@@ -16,7 +16,7 @@ const FIRST_PUSH: u64 = 1 << 40;
 
 /// Returns whether something was refused because the host owes too many answers to a user.
 pub fn names_owed_bytes(limits: &Limits, reason: &str) -> bool {
-    let limit = limits.quotas.get(Quota::OwedBytes, Scope::User);
+    let limit = limits.quotas.get(Quota::OwedBytes, QuotaScope::User);
     let counted = format!(" of at most {limit} bytes of requests that the host has not answered (");
     reason.starts_with("user ") && reason.contains(&counted)
 }

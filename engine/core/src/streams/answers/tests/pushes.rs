@@ -1,6 +1,6 @@
 //! Pushes that wait: for the ranks of a job that is starting, or for a push before them.
 
-use iof_proto::{Quota, Scope};
+use iof_proto::{Quota, QuotaScope};
 
 use super::*;
 
@@ -28,7 +28,7 @@ impl Rig {
         self.messages(tool)
     }
 
-    fn limit(&mut self, quota: Quota, scope: Scope, value: u64) {
+    fn limit(&mut self, quota: Quota, scope: QuotaScope, value: u64) {
         self.state.quotas.limits.set(quota, scope, value);
     }
 }
@@ -36,7 +36,7 @@ impl Rig {
 #[test]
 fn a_push_to_a_starting_job_counts_towards_the_number_of_pushes() {
     let (mut rig, tool) = starting_rig();
-    rig.limit(Quota::Pushes, Scope::Engine, 2);
+    rig.limit(Quota::Pushes, QuotaScope::Engine, 2);
     let others = [rig.connect_tool(false), rig.connect_tool(false)];
     assert!(rig.push(tool, 1).is_empty() && rig.push(others[0], 1).is_empty());
     assert_eq!(rig.push(others[1], 1), ["push refused"]);
@@ -48,7 +48,7 @@ fn a_push_to_a_starting_job_counts_towards_the_number_of_pushes() {
 #[test]
 fn a_push_to_a_starting_job_counts_towards_the_pushes_of_its_process() {
     let (mut rig, tool) = starting_rig();
-    rig.limit(Quota::Pushes, Scope::Process, 1);
+    rig.limit(Quota::Pushes, QuotaScope::Process, 1);
     let (same, own) = (rig.connect_tool(false), rig.connect());
     assert!(rig.push(tool, 1).is_empty());
     assert_eq!(rig.push(same, 1), ["push refused"]);
@@ -58,12 +58,12 @@ fn a_push_to_a_starting_job_counts_towards_the_pushes_of_its_process() {
 #[test]
 fn a_push_to_a_starting_job_counts_towards_the_bytes_of_inlets() {
     let (mut rig, tool) = starting_rig();
-    rig.limit(Quota::PushBytes, Scope::Engine, 10);
+    rig.limit(Quota::PushBytes, QuotaScope::Engine, 10);
     assert!(rig.push(tool, 6).is_empty());
     assert_eq!(rig.push(tool, 5), ["push refused"]);
     assert!(rig.push(tool, 4).is_empty());
     let (mut rig, tool) = starting_rig();
-    rig.limit(Quota::PushBytes, Scope::Process, 10);
+    rig.limit(Quota::PushBytes, QuotaScope::Process, 10);
     assert!(rig.push(tool, 10).is_empty());
     assert_eq!(rig.push(tool, 1), ["push refused"]);
 }
@@ -71,7 +71,7 @@ fn a_push_to_a_starting_job_counts_towards_the_bytes_of_inlets() {
 #[test]
 fn deferred_pushes_within_the_limits_begin_when_their_job_has_started() {
     let (mut rig, tool) = starting_rig();
-    rig.limit(Quota::Pushes, Scope::Engine, 2);
+    rig.limit(Quota::Pushes, QuotaScope::Engine, 2);
     assert!(rig.push(tool, 1).is_empty() && rig.push(tool, 1).is_empty());
     assert_eq!(rig.push(tool, 1), ["push refused"]);
     rig.state.all_registered(&rig.nspace.clone(), Instant::now());

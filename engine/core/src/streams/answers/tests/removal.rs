@@ -62,7 +62,9 @@ fn a_registration_that_has_ended_misses_no_stream() {
         panic!("one registration")
     };
     let message = FromTool::Deregister { request: 8, handler };
-    assert!(rig.state.handle(Input::Message { peer: tool, message }, Instant::now()).is_ok());
+    assert!(
+        rig.state.handle(Input::Message { from: MessageOrigin::Tool(tool), message }, Instant::now()).is_ok()
+    );
     assert_eq!(missing(&mut rig, source), 0);
 }
 

@@ -1,0 +1,54 @@
+//! The names of jobs in requests of ranks and in their answers. In PMIx, a job has a name that is
+//! unique on the node.
+
+use std::collections::BTreeMap;
+
+use iof_core::JobId;
+use iof_proto::query::key::{PMIX_NSPACE, PMIX_QUERY_NAMESPACES};
+use iof_proto::{FromTool, Info, InfoValue, Nspace, ToTool, Value};
+
+/// The jobs by their names in PMIx.
+pub(crate) type PmixNames = BTreeMap<String, JobId>;
+
+/// Replaces the names of PMIx in a request.
+pub(crate) fn from_pmix(message: &mut FromTool, names: &PmixNames) {
+    let rename = |info: &mut Info| match &mut info.value {
+        InfoValue::Text(text) if info.key == PMIX_NSPACE => {
+            names.get(text).into_iter().for_each(|job| *text = job.nspace.to_string());
+        }
+        InfoValue::Proc(proc) => {
+            names.get(proc.nspace.as_str()).into_iter().for_each(|job| proc.nspace = job.nspace.clone());
+        }
+        _ => {}
+    };
+    match message {
+        FromTool::Query { queries, .. } => {
+            queries.iter_mut().flat_map(|query| &mut query.qualifiers).for_each(rename);
+        }
+        FromTool::Log { log, .. } => log.directives.iter_mut().for_each(rename),
+        _ => {}
+    }
+}
+
+/// Replaces the names of jobs in an answer by those of PMIx.
+pub(crate) fn to_pmix(answer: &mut ToTool, names: &PmixNames) {
+    let ToTool::Answer { result: Ok(answer), .. } = answer else { return };
+    let in_pmix: BTreeMap<&str, &String> =
+        names.iter().map(|(name, job)| (job.nspace.as_str(), name)).collect();
+    let rename = |nspace: &mut Nspace| {
+        let name = in_pmix.get(nspace.as_str()).and_then(|name| Nspace::new(name.as_str()).ok());
+        name.into_iter().for_each(|name| *nspace = name);
+    };
+    for found in &mut answer.found {
+        match &mut found.value {
+            Value::Text(list) if found.key == PMIX_QUERY_NAMESPACES => {
+                let all = list.split(',').map(|name| in_pmix.get(name).map_or(name, |name| name.as_str()));
+                *list = all.collect::<Vec<&str>>().join(",");
+            }
+            Value::Procs(all) => all.iter_mut().for_each(|info| rename(&mut info.proc.nspace)),
+            Value::Jobs(all) => all.iter_mut().for_each(|info| rename(&mut info.nspace)),
+            Value::Streams(all) => all.iter_mut().for_each(|row| rename(&mut row.source.nspace)),
+            _ => {}
+        }
+    }
+}
