@@ -125,6 +125,7 @@ impl Failures {
                 self.nspace
             )),
             EndCause::Timeout => Some(self.timeout_line()),
+            EndCause::ParentEnded => None,
         }
     }
 
@@ -187,6 +188,7 @@ impl Failures {
             Some(EndCause::BadExit(rank)) => Some(format!("rank {rank} failed (see --kill-on-bad-exit)")),
             Some(EndCause::Abort { rank, .. }) => Some(format!("rank {rank} called MPI_Abort")),
             Some(EndCause::Uninitialized(rank)) => Some(format!("rank {rank} did not call MPI_Init")),
+            Some(EndCause::ParentEnded) => Some("its parent has ended".to_owned()),
             Some(EndCause::Timeout) | None => None,
         };
         if let Some(because) = because.filter(|_| !self.terminated.is_empty()) {

@@ -54,6 +54,10 @@ pub struct StreamName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryId(pub u64);
 
+/// The number of a tool's request to start a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpawnId(pub u64);
+
 /// The number of an ongoing log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId(pub u64);
@@ -80,6 +84,8 @@ pub enum Call {
     Stdin(PushId),
     /// A message to be logged.
     Log(LogStep),
+    /// A job that a tool wants to start.
+    Spawn(SpawnId),
 }
 
 /// A tool's request to signal ranks.

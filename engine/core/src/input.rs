@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use iof_capture::{Event, RequestId, Signal, StreamAnswer};
-use iof_proto::{Failure, Found, FromTool, Proc, Rank};
+use iof_proto::{Failure, Found, FromTool, JobSpec, Proc, Rank};
 
 use crate::Core;
 use crate::client::MessageOrigin;
 use crate::disconnect::DisconnectReason;
 use crate::effects::{Command, HandleOp};
-use crate::ids::{Call, JobId, QueryId, SignalRequest};
+use crate::ids::{Call, JobId, QueryId, SignalRequest, SpawnId};
 use crate::jobs::early_end::OPEN_AFTER_KILL;
 use crate::jobs::job::{EndSteps, Receivers};
 use crate::jobs::mpi::MpiEvent;
@@ -36,6 +36,8 @@ pub enum Input {
     StdinFlow { source: Option<Proc>, paused: bool, done: TakenCallback },
     /// The host has answered a query.
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
+    /// The host has granted a job as it is to be started, or has refused it.
+    SpawnAnswered { id: SpawnId, answer: Result<Box<JobSpec>, Failure> },
     /// The signal that a tool has requested was sent to `count` ranks.
     Signalled { request: SignalRequest, count: usize },
     /// The host has signalled the remote ranks of a request. Those that the engine knows follow.
@@ -89,7 +91,7 @@ impl Core {
                     Call::Pull(call) => self.answered(call, answer),
                     Call::Log(step) => self.log_answered(step, answer),
                     // These have answers of other types, or the input above.
-                    Call::Approve(_) | Call::Query(_) | Call::Stdin(_) => {}
+                    Call::Approve(_) | Call::Query(_) | Call::Spawn(_) | Call::Stdin(_) => {}
                 }
             }
             Input::StdinFlow { source, paused, done } => {
@@ -110,6 +112,7 @@ impl Core {
                 serve_rank(self, rank, reply, message, now);
             }
             Input::Mpi { job, rank, event } => self.mpi_event(&job, rank, event, now),
+            Input::SpawnAnswered { id, answer } => self.spawn_answered(id, answer),
             Input::Time => self.time_passed(now),
         }
         Ok(())
@@ -138,6 +141,7 @@ impl Core {
     /// Ends jobs early and completes streams for which it is time. Completes logged streams to
     /// which nothing can be logged any more.
     pub(crate) fn time_passed(&mut self, now: Instant) {
+        self.settle_spawned(now);
         if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
             let send = |(signal, receivers)| HandleOp::Signal { receivers, signal, requested: None };
             self.effects.handles.extend(signals.into_iter().map(send));

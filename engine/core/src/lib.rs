@@ -5,7 +5,7 @@
 //! and so that a simulator can drive it, too.
 //!
 //! Each table is a type with private fields: `Jobs`, `StreamTable`, `Tools`, `Pushes`, `Queries`,
-//! `Logs`, `Demand`, `Quotas` and `AwaitedAnswers`. [`Core`] holds one of each. The modules of
+//! `Spawns`, `Logs`, `Demand`, `Quotas` and `AwaitedAnswers`. [`Core`] holds one of each. The modules of
 //! requests and events are methods of [`Core`]. A table imports no table above it, so the imports
 //! form no circle.
 //!
@@ -24,7 +24,7 @@
 //! | `jobs` | jobs and ranks: `job`, `table`, `status`, `exit`, `signals`, `mpi`; the end of a job when a rank fails or at a time limit (`early_end`); grace periods (`grace`); ranks whose job failed to start (`withdrawal`); ranks on other nodes (`nodes`) |
 //! | `streams` | streams and their readers: `options`, `state`, `table`, `backlog_holder`, `readers`, `reading`; `deliveries`; requests to the capture thread (`awaited`, `answers`); what it reports (`events`, `capture_end`) |
 //! | `tools` | connections that are not tools yet (`pending`, `admission`), tools (`peer`, `table`), their requests, registrations, pulls and messages |
-//! | `pushes`, `queries`, `logs` | what tools do: push, query, log |
+//! | `pushes`, `queries`, `logs`, `spawns` | what tools do: push, query, log, start jobs |
 
 #![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
 
@@ -46,6 +46,7 @@ mod queries;
 mod quotas;
 mod resources;
 mod settings;
+mod spawns;
 mod streams;
 mod tools;
 mod upcall;
@@ -63,7 +64,8 @@ pub use client::{Client, ClientId, ClientProcess, MessageOrigin, Payer};
 pub use disconnect::DisconnectReason;
 pub use effects::{Command, HandleOp};
 pub use ids::{
-    Call, JobId, LogId, LogStep, MAX_RANKS, PageId, PeerId, QueryId, RingId, SignalRequest, StreamName,
+    Call, JobId, LogId, LogStep, MAX_RANKS, PageId, PeerId, QueryId, RingId, SignalRequest, SpawnId,
+    StreamName,
 };
 pub use input::Input;
 pub use jobs::early_end::{EarlyEnd, EarlyEndPolicy, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE};
@@ -91,6 +93,7 @@ pub use queries::query::Queries;
 pub use quotas::{Charge, QuotaLimits};
 pub use resources::Resources;
 pub use settings::Settings;
+pub use spawns::table::Spawns;
 pub use streams::awaited::AwaitedAnswers;
 pub use streams::completion::Completion;
 pub use streams::deliver_error::DeliverError;
@@ -109,7 +112,7 @@ pub use tools::pending::{Ended, PendingPeer, places};
 pub use tools::pull::Pull;
 pub use tools::registration::Registration;
 pub use tools::table::Tools;
-pub use upcall::{Piece, ReplyCallback, StdinPush, TakenCallback, Upcall};
+pub use upcall::{Piece, ReplyCallback, SpawnRequest, StdinPush, TakenCallback, Upcall};
 
 /// All tables. The capture thread never accesses them. A simulator reads the fields; a driver
 /// changes them by methods alone.
@@ -128,6 +131,8 @@ pub struct Core {
     pub stdin_calls: StdinCalls,
     /// The queries that wait.
     pub queries: Queries,
+    /// The jobs that tools have the engine start.
+    pub spawns: Spawns,
     /// The ongoing log requests.
     pub logs: Logs,
     /// Sources that tools have asked the host for.
@@ -168,6 +173,7 @@ impl Core {
             pushes: Pushes::default(),
             stdin_calls: StdinCalls::default(),
             queries: Queries::default(),
+            spawns: Spawns::default(),
             logs,
             demand: Demand::default(),
             pulls_by_call: BTreeMap::new(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use iof_capture::{PushId, Signal};
-use iof_proto::{Info, Log, Proc, Query, ToTool, socket};
+use iof_proto::{Info, JobSpec, Log, Nspace, Proc, Query, ToTool, socket};
 
-use crate::ids::{LogStep, PeerId, QueryId, SignalRequest};
+use crate::ids::{JobId, LogStep, PeerId, QueryId, SignalRequest, SpawnId};
 use crate::jobs::job::Receivers;
 use crate::tools::demand::{CallId, Sources};
 
@@ -41,6 +41,22 @@ pub struct Piece {
     pub position: u64,
     /// The number of bytes.
     pub len: usize,
+}
+
+/// A request of a tool of the engine's own user to start a job, which `Host::spawn` grants or
+/// refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpawnRequest {
+    /// The job, with the name that it is to have.
+    pub spec: JobSpec,
+    /// The tool, see [`StdinPush::source`].
+    pub tool: Proc,
+    /// The job on whose behalf the tool asks, if it asks for one of this engine.
+    pub parent: Option<Nspace>,
+    /// `true` if the job continues when its parent ends: the job `parent` or, if there is none, the
+    /// tool.
+    pub detached: bool,
 }
 
 /// An upcall or callback that the control thread makes after it has unlocked the tables.
@@ -97,6 +113,24 @@ pub enum Upcall {
         /// The message.
         log: Log,
     },
+    /// The host grants or refuses a job.
+    Spawn {
+        /// The request.
+        id: SpawnId,
+        /// The job.
+        request: Box<SpawnRequest>,
+    },
+    /// The driver starts a job, and reports that by [`Core::spawn_ended`](crate::Core::spawn_ended).
+    Start {
+        /// The request.
+        id: SpawnId,
+        /// The job as the host has granted it.
+        spec: Box<JobSpec>,
+    },
+    /// A job that the host has granted is not started, because its spawner has disconnected.
+    Abandoned(Nspace),
+    /// The driver removes an ended job that it has started for a tool.
+    Remove(JobId),
     /// A request of the embedder or of a rank is answered.
     Reply {
         /// The callback of the client.

@@ -48,6 +48,7 @@ pub mod ranges;
 pub mod rendezvous;
 #[allow(unsafe_code, reason = "no safe interface receives file descriptors without a leak")]
 pub mod socket;
+mod spawn;
 pub mod status;
 #[allow(unsafe_code, reason = "no safe interface returns the size of a terminal")]
 mod window_size;
@@ -72,5 +73,6 @@ pub use query::{
 };
 pub use quota::{Quota, QuotaLimit, QuotaScope};
 pub use rendezvous::Rendezvous;
+pub use spawn::Spawn;
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

@@ -21,10 +21,11 @@ use crate::log::{Log, LogReport};
 use crate::names::{Channel, Channels, Nspace, Proc, Rank};
 use crate::push::{PushGranted, PushReport, SlowTargets};
 use crate::query::{Answer, Query};
+use crate::spawn::Spawn;
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -152,6 +153,13 @@ pub enum FromTool {
         /// The number of the signal, see signal(7).
         signal: i32,
     },
+    /// Has the engine start a job (`PMIx_Spawn`). Answered by [`ToTool::Spawned`].
+    Spawn {
+        /// The tool's number for this request.
+        request: u32,
+        /// The job.
+        spawn: Box<Spawn>,
+    },
 }
 
 impl Message for FromTool {
@@ -175,7 +183,8 @@ impl Message for FromTool {
             FromTool::Follow { .. }
             | FromTool::Deregister { .. }
             | FromTool::Fill { .. }
-            | FromTool::SlowTargets { .. } => Ok(()),
+            | FromTool::SlowTargets { .. }
+            | FromTool::Spawn { .. } => Ok(()),
         }
     }
 }
@@ -330,6 +339,13 @@ pub enum ToTool {
         request: u32,
         /// The number of processes and process groups that the signal was sent to.
         result: Result<u32, Failure>,
+    },
+    /// The result of [`FromTool::Spawn`].
+    Spawned {
+        /// The tool's number for the request.
+        request: u32,
+        /// The name of the job, all of whose ranks are started.
+        result: Result<Nspace, Failure>,
     },
 }
 

@@ -7,11 +7,11 @@ use iof_proto::limits::{
 };
 use iof_proto::log::key as log;
 use iof_proto::{
-    Answer, Attributes, Channel, Channels, DecodeError, Decoder, EffectiveOptions, EncodeError, Failure,
-    Found, FromTool, Granted, Info, JobInfo, Log, LogEntry, LogOutcome, LogReport, LogValue, Message, Missed,
-    Nspace, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushGranted, PushReport, Query, Rank,
-    ReaderStats, Skipped, SlowTarget, SlowTargets, Status, StdinUnavailable, StreamStats, ToTool, Value,
-    encode,
+    Answer, App, Attributes, Channel, Channels, DecodeError, Decoder, EffectiveOptions, EncodeError, Failure,
+    Found, FromTool, Granted, Info, JobInfo, JobSpec, Log, LogEntry, LogOutcome, LogReport, LogValue,
+    Message, Missed, Nspace, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushGranted,
+    PushReport, Query, Rank, ReaderStats, Skipped, SlowTarget, SlowTargets, Spawn, Status, StdinUnavailable,
+    StreamStats, ToTool, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -56,7 +56,14 @@ fn from_tool() -> Vec<FromTool> {
         },
         FromTool::Log { request: 5, log: Log { data: varied_entries(), directives: vec![] } },
         FromTool::Signal { request: 8, procs: vec![source(Rank(3))], signal: 15 },
+        FromTool::Spawn { request: 9, spawn: Box::new(spawn()) },
     ]
+}
+
+fn spawn() -> Spawn {
+    let mut spawn = Spawn::new(JobSpec::new(source(Rank(0)).nspace, vec![App::new("true", ["x"]).ranks(4)]));
+    (spawn.rename, spawn.detached, spawn.parent) = (true, true, Some(source(Rank(1))));
+    spawn
 }
 
 /// Returns entries with shared and with distinct messages, and emails with no message, with several
@@ -165,6 +172,8 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Logged { request: 4, result: Err(failure.clone()) },
         ToTool::Signalled { request: 8, result: Ok(4) },
         ToTool::Signalled { request: 9, result: Err(failure.clone()) },
+        ToTool::Spawned { request: 9, result: Ok(Nspace::new("job-2").unwrap()) },
+        ToTool::Spawned { request: 9, result: Err(failure.clone()) },
         ToTool::Answer {
             request: 3,
             result: Ok(Answer { status: Status::ERR_PARTIAL_SUCCESS, found: found.into() }),

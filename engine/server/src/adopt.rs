@@ -218,7 +218,7 @@ impl Engine {
     /// [`AdoptError`].
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
         let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
-        check(&ranks, &self.caches)?;
+        check(&ranks, &self.starter.caches)?;
         let count = ranks.len() as u64;
         let mut launching = BTreeMap::new();
         let mut running_ranks = Vec::with_capacity(ranks.len());
@@ -226,6 +226,7 @@ impl Engine {
             let number = rank.rank;
             let interaction = if rank.stdin.is_some() { Interaction::Piped } else { Interaction::None };
             let streams = self
+                .starter
                 .streams(&nspace, number, &directives, count, interaction)
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
             let (launching_rank, running_rank) = running_rank(rank)?;
@@ -233,6 +234,7 @@ impl Engine {
             running_ranks.push((running_rank, streams));
         }
         let job = self
+            .starter
             .begin(NewJob {
                 nspace: &nspace,
                 grace,
@@ -244,15 +246,15 @@ impl Engine {
             })
             .ok_or(AdoptError::NameTaken(nspace))?;
         let numbers = running_ranks.iter().map(|(running, _)| running.rank);
-        let reserved = self.reserve_readers(job.nspace(), numbers);
+        let reserved = self.starter.reserve_readers(job.nspace(), numbers);
         let registered =
             reserved.map_err(|(rank, source)| AdoptError::Rings { rank, source }).and_then(|()| {
                 let mut ranks = running_ranks.into_iter();
                 ranks.try_for_each(|(rank, streams)| {
-                    Ok(self.register_rank(job.nspace(), rank, streams, None)?)
+                    Ok(self.starter.register_rank(job.nspace(), rank, streams, None)?)
                 })
             });
-        self.all_registered(&job);
+        self.starter.all_registered(&job);
         registered?;
         Ok(job)
     }

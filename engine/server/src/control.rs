@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{io, mem, thread};
 
@@ -19,12 +19,14 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::{Connection, Flushed};
-use crate::host::{Host, make_upcall};
+use crate::host::Host;
 use crate::in_flight::{Budget, Departed};
 use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
 use crate::reports::Report;
+use crate::starter::Starter;
 use crate::tables::{LockedTables, Tables};
+use crate::upcalls::make_upcall;
 
 /// The token of the rendezvous socket.
 const LISTENER: Token = Token(1);
@@ -48,6 +50,7 @@ pub(crate) struct Control {
     pub capture: Arc<Capture>,
     /// The caches of all streams.
     pub caches: Arc<CacheBudget>,
+    pub starter: Weak<Starter>,
     pub host: Arc<dyn Host>,
     pub log_channels: LogChannels,
     /// Upcalls to be made. Empty while the tables are locked, unless an upcall has panicked.
@@ -151,7 +154,7 @@ impl Control {
             // Before the upcalls, so that a slow host does not delay them.
             self.submit(entries);
             while let Some(upcall) = self.upcalls.pop_front() {
-                make_upcall(upcall, &*self.host, &tables.reports);
+                make_upcall(upcall, &*self.host, &tables.reports, &self.starter);
             }
         }
     }
@@ -376,7 +379,7 @@ mod tests {
             }
             reports.push(report);
         }
-        reports.into_iter().for_each(|report| engine.tables.reports.send(report));
+        reports.into_iter().for_each(|report| engine.starter.tables.reports.send(report));
         let mut reader = beside(
             &mut control,
             move || {
@@ -398,10 +401,10 @@ mod tests {
         let config = Config::new(Rendezvous::None);
         let engine = Engine::start(config).unwrap();
         let panics = || {
-            let _core = engine.tables.lock();
+            let _core = engine.starter.tables.lock();
             panic!("a defect of the core");
         };
         assert!(thread::scope(|threads| threads.spawn(panics).join()).is_err());
-        engine.tables.wait_for(|core| core.is_stopping().then_some(()));
+        engine.starter.tables.wait_for(|core| core.is_stopping().then_some(()));
     }
 }

@@ -99,7 +99,7 @@ impl Engine {
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
-        let mut tables = self.tables.lock();
+        let mut tables = self.starter.tables.lock();
         let stream = tables.deliver(delivered, Box::new(taken))?;
         if let Err(stopped) = tables.perform_effects() {
             tables.withdraw_delivery(stream);
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     fn set_stdin_flow(&self, source: Option<&Proc>, paused: bool, done: TakenCallback) {
-        self.tables.reports.send(Input::StdinFlow { source: source.cloned(), paused, done });
+        self.starter.tables.reports.send(Input::StdinFlow { source: source.cloned(), paused, done });
     }
 
     /// Ends the remote part of job `nspace`. Call this when all its remote ranks have ended and
@@ -140,10 +140,10 @@ impl Engine {
     ///
     /// Returns `false` if the remote part was ended before, or all ranks of the job are local.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
-        let ended = self.tables.lock().end_job(nspace, exit_code);
+        let ended = self.starter.tables.lock().end_job(nspace, exit_code);
         if ended {
-            self.tables.notify();
-            self.tables.reports.wake();
+            self.starter.tables.notify();
+            self.starter.tables.reports.wake();
         }
         ended
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::{fmt, io, mem};
 
@@ -23,12 +23,14 @@ use crate::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_na
 use crate::handles::Handles;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
+use crate::job::Job;
 use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
 use crate::pmix::PmixHost;
 use crate::pmix_tools::PmixTools;
 use crate::reports::{Report, Reports};
 use crate::stalls::StallReports;
+use crate::starter::Starter;
 use crate::tables::Tables;
 use crate::topology::Topology;
 
@@ -80,26 +82,14 @@ const MIN_FILES: u64 = 17 + 2 * 9 + FILES_PER_RANK + TRANSIENT_FDS;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Engine {
-    pub(crate) config: Config,
-    /// The sum of the caches of all ranks.
-    pub(crate) caches: Arc<CacheBudget>,
-    pub(crate) tables: Arc<Tables>,
-    pub(crate) capture: Arc<Capture>,
-    pub(crate) stalls: Arc<StallReports>,
-    pub(crate) pmix: PmixHost,
-    pub(crate) pmix_tools: PmixTools,
-    pub(crate) topology: Topology,
-    /// Started with the first job, if the configuration asks for it.
-    guardian: OnceLock<Option<Arc<Guardian>>>,
+    pub(crate) starter: Arc<Starter>,
     control: Option<JoinHandle<()>>,
-    pub(crate) listener: Option<Arc<Listener>>,
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Engine { config, .. } = self;
         f.debug_struct("Engine")
-            .field("config", config)
+            .field("config", &self.starter.config)
             .field("socket", &self.socket())
             .finish_non_exhaustive()
     }
@@ -167,13 +157,28 @@ impl Engine {
         let state = Core::new(FIRST_PEER, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
         let budget = Budget::new(file_limit(), places);
         let tables = Arc::new(Tables::new(state, Handles::new(listener.clone()), memory, reports, &capture));
-        let control = Control {
-            poll,
-            listener: listener.clone(),
-            reports: receiver,
+        let starter = Arc::new(Starter {
+            config,
+            caches: Arc::clone(&caches),
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
-            caches: Arc::clone(&caches),
+            stalls,
+            pmix: PmixHost::default(),
+            pmix_tools: PmixTools::default(),
+            topology: Topology::default(),
+            guardian: OnceLock::new(),
+            listener: listener.clone(),
+            host: Arc::clone(&host),
+            threads: Mutex::default(),
+        });
+        let control = Control {
+            poll,
+            listener,
+            reports: receiver,
+            tables,
+            capture,
+            caches,
+            starter: Arc::downgrade(&starter),
             host,
             log_channels,
             upcalls: VecDeque::new(),
@@ -185,26 +190,14 @@ impl Engine {
             departed: BTreeMap::new(),
         };
         control.listen()?;
-        let engine = Engine {
-            config,
-            caches,
-            tables,
-            capture,
-            stalls,
-            pmix: PmixHost::default(),
-            pmix_tools: PmixTools::default(),
-            topology: Topology::default(),
-            guardian: OnceLock::new(),
-            control: None,
-            listener,
-        };
+        let engine = Engine { starter, control: None };
         Ok((engine, control))
     }
 
     /// Returns the absolute path of the socket that tools connect to; `None` with
     /// [`Rendezvous::None`].
     pub fn socket(&self) -> Option<&std::path::Path> {
-        self.listener.as_deref().map(Listener::path)
+        self.starter.socket()
     }
 
     /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of this
@@ -214,7 +207,7 @@ impl Engine {
     ///
     /// A failure is logged as a warning, and `base` is returned.
     pub fn reserve_name(&self, base: &Nspace) -> (Nspace, Option<JobLink>) {
-        let reserved = self.listener.as_deref().map(|listener| listener.reserve(base));
+        let reserved = self.starter.listener.as_deref().map(|listener| listener.reserve(base));
         let warn = |error: &io::Error| tracing::warn!(%error, "cannot look for other jobs of this name");
         let reserved = reserved.and_then(|reserved| reserved.inspect_err(warn).ok());
         reserved.unwrap_or_else(|| (base.clone(), None))
@@ -229,24 +222,30 @@ impl Engine {
     /// # Errors
     /// [`AnnounceError`], usually because the name is too long for the name of a file.
     pub fn announce(&self, nspace: &Nspace) -> Result<Option<JobLink>, AnnounceError> {
-        self.listener.as_deref().map_or(Ok(None), |listener| listener.announce(nspace))
+        self.starter.listener.as_deref().map_or(Ok(None), |listener| listener.announce(nspace))
+    }
+
+    /// Returns a handle of the present job of this name. It may be one whose ranks are all remote,
+    /// which is known when output of its ranks was [delivered](Engine::deliver).
+    pub fn job(&self, nspace: &Nspace) -> Option<Job> {
+        self.starter.job(nspace)
     }
 
     /// Returns the backend that reads the ranks' pipes.
     pub fn backend(&self) -> BackendKind {
-        self.capture.backend()
+        self.starter.capture.backend()
     }
 
     /// Returns the reason why the engine fell back to epoll; `None` if the backend is io_uring, or
     /// was chosen by [`Config::backend`]. The reason was also logged (with `tracing`).
     pub fn fallback_reason(&self) -> Option<&CaptureError> {
-        self.capture.fallback()
+        self.starter.capture.fallback()
     }
 
     /// Returns the library that is the PMIx server of this engine's jobs, with its version; `None`
     /// if no job has needed one ([`Mpi`](crate::Mpi)).
     pub fn pmix_library(&self) -> Option<String> {
-        self.pmix.library()
+        self.starter.pmix.library()
     }
 
     /// Attaches a tool in this process, such as the launcher's own printer. The host is not asked
@@ -259,7 +258,7 @@ impl Engine {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let rings = LocalRings::default();
-        self.tables.reports.send(Report::Attached { socket: ours, rings: rings.clone(), grant });
+        self.starter.tables.reports.send(Report::Attached { socket: ours, rings: rings.clone(), grant });
         // SAFETY: the socket was created above and only this tool has it, so nothing else can write
         // to it or shut it down until the tool is dropped. Only the engine has the other handle of
         // the queue of rings.
@@ -268,28 +267,20 @@ impl Engine {
 
     /// Returns the [guardian](Config::guardian), if there is one. Starts it at the first call.
     pub fn guardian(&self) -> Option<Arc<Guardian>> {
-        let start = || {
-            let started = Guardian::start(self.config.guardian.as_deref()?);
-            let warn =
-                |error: &_| tracing::warn!(%error, "ranks run on if this process is killed: no guardian");
-            started.inspect_err(warn).ok().map(Arc::new)
-        };
-        self.guardian.get_or_init(start).clone()
+        self.starter.guardian()
     }
 
     /// Logs a warning if the guardian does not answer, after the start of processes that it guards.
     pub fn check_guardian(&self) {
-        if self.guardian.get().and_then(Option::as_ref).is_some_and(|guardian| guardian.is_lost()) {
-            tracing::warn!("processes run on if this one is killed: the guardian does not answer");
-        }
+        self.starter.check_guardian();
     }
 
     /// Ends the engine as dropping it does, for a process that is about to exit. If all streams are
     /// complete, their rings are left to the exit, which unmaps thousands of them much faster.
     pub fn end_with_process(self) {
-        if self.tables.lock().is_complete() {
+        if self.starter.tables.lock().is_complete() {
             // The last reference would wait until the capture thread has unmapped each ring.
-            mem::forget(Arc::clone(&self.capture));
+            mem::forget(Arc::clone(&self.starter.capture));
         }
     }
 }
@@ -298,13 +289,13 @@ impl Drop for Engine {
     /// Sends tools the messages that wait for them, while they receive them and for at most
     /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER). Then ends the threads.
     fn drop(&mut self) {
-        self.pmix_tools.end();
-        let mut tables = self.tables.lock();
+        self.starter.pmix_tools.end();
+        let mut tables = self.starter.tables.lock();
         tables.stop_engine();
         tables.handles().release();
         drop(tables);
-        self.tables.notify();
-        self.tables.reports.wake();
+        self.starter.tables.notify();
+        self.starter.tables.reports.wake();
         if let Some(control) = self.control.take()
             // An engine that is dropped in an upcall can't join the thread that drops it.
             && control.thread().id() != thread::current().id()
@@ -312,6 +303,7 @@ impl Drop for Engine {
         {
             tracing::error!("the control thread has panicked");
         }
+        self.starter.join_threads();
     }
 }
 

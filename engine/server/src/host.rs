@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_capture::Signal;
-use iof_core::{Call, DueUpcall, Grant, Input, PeerId, QueryId, Sources, StdinPush, Upcall};
+use iof_core::{Call, Grant, Input, PeerId, QueryId, SpawnId, SpawnRequest, StdinPush};
 use iof_proto::limits::MAX_FAILURE_REASON;
-use iof_proto::{Channel, Channels, Failure, Found, Info, Log, Proc, Query, Status, socket};
+use iof_proto::{Channel, Channels, Failure, Found, Info, JobSpec, Log, Nspace, Proc, Query, Status, socket};
 use nix::unistd::{Uid, geteuid};
 
+use crate::job::Job;
 use crate::reports::{Report, Reports};
 #[cfg(doc)]
 use iof_proto::log::key as log;
@@ -140,6 +141,26 @@ pub trait Host: Send + Sync {
     fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
         let (_, _) = (procs, signal);
         0
+    }
+
+    /// Grants or refuses the start of a job by a tool of the engine's own user (`PMIx_Spawn`). The
+    /// host may change the specification before it grants it, and must not block. The engine starts
+    /// the ranks of a granted job on a thread of its own, all or none, and removes the job when it
+    /// has ended and its spawner can ask for it no longer.
+    ///
+    /// The tool waits for `reply`, which may be used during the upcall or later, on any thread. By
+    /// default, tools start no jobs.
+    fn spawn(&self, request: SpawnRequest, reply: SpawnReply) {
+        drop(request);
+        reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher does not let tools start jobs");
+    }
+
+    /// Reports the end of the start of the job `nspace`, which [`Host::spawn`] has granted: a handle
+    /// of the job, all of whose ranks are started, or the reason why none is. The tool receives the
+    /// same afterwards. Called on the thread that has started the ranks, or on the control thread if
+    /// none was started. It must not block. The default implementation does nothing.
+    fn spawned(&self, nspace: &Nspace, result: Result<&Job, &Failure>) {
+        let (_, _) = (nspace, result);
     }
 
     /// Returns the query keys that this host can answer, completely or in part. An example is
@@ -355,35 +376,6 @@ impl Drop for ApprovalReply {
     }
 }
 
-/// Makes an upcall.
-pub(crate) fn make_upcall(DueUpcall { upcall, bytes }: DueUpcall, host: &dyn Host, reports: &Arc<Reports>) {
-    match upcall {
-        Upcall::Approve { peer, credentials } => {
-            host.approve(&credentials, ApprovalReply::new(peer, Arc::clone(reports)));
-        }
-        Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
-            host.iof_pull(
-                &procs,
-                channels,
-                &directives,
-                HostReply::new(Call::Pull(call), Arc::clone(reports)),
-            );
-        }
-        Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
-        Upcall::Stdin { push, stdin, .. } => {
-            host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
-        }
-        Upcall::Signal { procs, signal, mut requested, receivers } => {
-            requested.elsewhere = host.signal(&procs, signal);
-            reports.send(Input::SignalledElsewhere { request: requested, signal, receivers });
-        }
-        Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
-        Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),
-        Upcall::Reply { done, answer } => done(answer),
-        Upcall::Taken(callback) => callback(),
-    }
-}
-
 /// A handle with which the host answers one call of [`Host::query`](crate::Host::query), on any
 /// thread and without blocking. Dropping it answers that the host knows nothing.
 #[derive(Debug)]
@@ -420,5 +412,44 @@ impl QueryReply {
 impl Drop for QueryReply {
     fn drop(&mut self) {
         self.send(Ok(Vec::new()));
+    }
+}
+
+/// A handle with which the host answers one call of [`Host::spawn`], on any thread and without
+/// blocking. Dropping it refuses the request with [`Status::ERR_NOT_AVAILABLE`].
+#[derive(Debug)]
+pub struct SpawnReply {
+    id: SpawnId,
+    /// `None` once the answer is sent.
+    reports: Option<Arc<Reports>>,
+}
+
+impl SpawnReply {
+    pub(crate) fn new(id: SpawnId, reports: Arc<Reports>) -> SpawnReply {
+        SpawnReply { id, reports: Some(reports) }
+    }
+
+    /// Grants the job as `spec` specifies it: that of the request, which the host may have changed.
+    pub fn grant(mut self, spec: JobSpec) {
+        self.send(Ok(Box::new(spec)));
+    }
+
+    /// Refuses the job with `status` and `reason`, which the tool receives: up to
+    /// [`MAX_FAILURE_REASON`] bytes.
+    pub fn deny(mut self, status: Status, reason: impl Into<String>) {
+        self.send(Err(Failure::new(status, reason)));
+    }
+
+    fn send(&mut self, answer: Result<Box<JobSpec>, Failure>) {
+        if let Some(reports) = self.reports.take() {
+            reports.send(Input::SpawnAnswered { id: self.id, answer: answer.map_err(with_short_reason) });
+        }
+    }
+}
+
+impl Drop for SpawnReply {
+    fn drop(&mut self) {
+        let reason = "the host dropped the request without an answer";
+        self.send(Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason)));
     }
 }

@@ -26,6 +26,7 @@ use crate::pmix::{MpiNeeds, PmixJob};
 use crate::pmix_tools;
 use crate::register::RunningRank;
 use crate::reports::Report;
+use crate::starter::Starter;
 use crate::topology::Topology;
 
 /// The server by which the ranks of a job start MPI, if there is one.
@@ -56,7 +57,7 @@ impl Engine {
     /// # Errors
     /// [`LaunchError`].
     pub fn check(&self, spec: &JobSpec) -> Result<u64, LaunchError> {
-        check_spec(spec, &MpiNeeds::of(spec), self.server(), &self.caches)
+        self.starter.check(spec)
     }
 
     /// Starts the ranks of a job. Tools that registered for the job before receive its output from
@@ -66,6 +67,17 @@ impl Engine {
     /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank
     /// is started. If a later step fails, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
+        self.starter.spawn(spec)
+    }
+}
+
+impl Starter {
+    fn check(&self, spec: &JobSpec) -> Result<u64, LaunchError> {
+        check_spec(spec, &MpiNeeds::of(spec), self.server(), &self.caches)
+    }
+
+    /// Starts the ranks of a job, see [`Engine::spawn`].
+    pub(crate) fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
         let needs = MpiNeeds::of(spec);
         check_spec(spec, &needs, self.server(), &self.caches)?;
         let job = self.begin(new_job(spec)).ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;

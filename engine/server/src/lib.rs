@@ -10,10 +10,11 @@
 //! |---|---|
 //! | `engine`, `config`, `error` | the embedder's handle, its configuration and its errors. The imports of all modules form no circle |
 //! | `launch`, `plan`, `adopt`, `nodes` | ranks that the engine starts; which these are, and how; ranks that the embedder has started; ranks on other nodes |
+//! | `starter` | what the engine's handle shares with the threads that start jobs for tools |
 //! | `register`, `remove` | adding a job and its ranks; removing a job |
 //! | `job`, `endings` | handles of jobs; the ends of ranks in their order |
 //! | `deliver`, `log` | output of remote ranks; messages that the embedder logs |
-//! | `host` | upcalls to the embedder |
+//! | `host`, `upcalls` | what the embedder implements; the upcalls to it |
 //! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
 //! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
 //! | `binding` | the processor cores of ranks |
@@ -58,15 +59,19 @@ mod register;
 mod remove;
 mod reports;
 mod stalls;
+mod starter;
 mod tables;
 mod topology;
+mod upcalls;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{Config, DEFAULT_CACHE_TOTAL, MAX_CACHE_SIZE};
 pub use endings::Endings;
 pub use engine::Engine;
 pub use error::{LaunchError, PmixError, StartError};
-pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};
+pub use host::{
+    ApprovalReply, Host, HostReply, QueryReply, Remedy, SpawnReply, Standalone, ViaGateway, same_user,
+};
 pub use iof_capture::{
     BackendKind, InputKeys, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError,
     Stdin, WindowSize,
@@ -74,7 +79,8 @@ pub use iof_capture::{
 pub use iof_core::{
     Buffering, DEFAULT_CACHE_SIZE, DeliverError, EarlyEnd, Edges, EndCause, Ending, Exit, Grant, JobStatus,
     LogConfig, MAX_DELIVERED, MAX_RANKS, MIN_CACHE_SIZE, Node, NodeId, NodeLost, NodeReport, NodeRequest,
-    OPEN_AFTER_KILL, REQUEST_LIFETIME, REQUESTS_TO_END, RankExit, SAME_REQUEST, StdinPush, TIMEOUT_CODE,
+    OPEN_AFTER_KILL, REQUEST_LIFETIME, REQUESTS_TO_END, RankExit, SAME_REQUEST, SpawnRequest, StdinPush,
+    TIMEOUT_CODE,
 };
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,

@@ -15,9 +15,9 @@ impl Engine {
     /// Fails if the request is invalid or exceeds the [`limits`](iof_proto::limits), or if too many
     /// requests are in progress. `done` is then dropped without being called.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
-        self.tables.lock().log_message(log, done)?;
+        self.starter.tables.lock().log_message(log, done)?;
         // Steps for the host have queued upcalls.
-        self.tables.reports.wake();
+        self.starter.tables.reports.wake();
         Ok(())
     }
 }

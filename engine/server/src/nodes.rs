@@ -33,18 +33,18 @@ impl Engine {
         if ranks == 0 || ranks > u64::from(MAX_RANKS) || nodes.is_empty() {
             return Err(LaunchError::Ranks { asked: ranks });
         }
-        let job = self.begin(NewJob { nodes, ..new_job(spec) });
+        let job = self.starter.begin(NewJob { nodes, ..new_job(spec) });
         let job = job.ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
-        self.tables.lock().handles().add_edges(job.id(), edges);
+        self.starter.tables.lock().handles().add_edges(job.id(), edges);
         Ok(job)
     }
 
     /// Withdraws the ranks of a job on other nodes that were not all started. The embedder ends those
     /// that were. The name is free again if none of them has written anything.
     pub fn withdraw_from_nodes(&self, job: &Job) {
-        self.tables.lock().withdraw_ranks(job.nspace());
+        self.starter.tables.lock().withdraw_ranks(job.nspace());
         self.end_job(job.nspace(), None);
-        self.all_registered(job);
+        self.starter.all_registered(job);
     }
 }
 

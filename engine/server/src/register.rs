@@ -10,10 +10,10 @@ use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
 
-use crate::engine::Engine;
 use crate::files::is_memory_limited;
 use crate::handles::RankHandles;
 use crate::job::Job;
+use crate::starter::Starter;
 
 /// A running rank that is about to be registered.
 pub(crate) struct RunningRank {
@@ -28,7 +28,7 @@ pub(crate) struct RunningRank {
     pub pty: Option<PtyMaster>,
 }
 
-impl Engine {
+impl Starter {
     /// Adds a job whose local ranks are being launched. Returns `None` if its name is taken, see
     /// [`Core::begin_job`](iof_core::Core::begin_job).
     pub(crate) fn begin(&self, new: NewJob<'_>) -> Option<Job> {
@@ -39,8 +39,8 @@ impl Engine {
     }
 
     /// Returns a handle of the present job of this name. It may be one whose ranks are all remote,
-    /// which is known when output of its ranks was [delivered](Engine::deliver).
-    pub fn job(&self, nspace: &Nspace) -> Option<Job> {
+    /// which is known when output of its ranks was delivered.
+    pub(crate) fn job(&self, nspace: &Nspace) -> Option<Job> {
         let mut tables = self.tables.lock();
         let id = JobId { nspace: nspace.clone(), run: tables.job_named(nspace)?.run() };
         let final_status = tables.handles().final_status(&id);
@@ -82,7 +82,7 @@ impl Engine {
 
     /// Reserves what the embedder's own gating readers need for the streams of `ranks`, which are
     /// registered later: no rank may run whose output one of them misses.
-    /// [`Engine::all_registered`] frees what is left.
+    /// [`Starter::all_registered`] frees what is left.
     ///
     /// # Errors
     /// Returns the rank for which too little memory or too few slots are left.

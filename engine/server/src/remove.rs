@@ -35,12 +35,6 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove(&self, nspace: &Nspace) -> bool {
-        let removed = self.tables.lock().remove_job(nspace);
-        if let Some(job) = &removed {
-            self.pmix.remove(job);
-            self.pmix_tools.remove(job);
-            self.tables.notify();
-        }
-        removed.is_some()
+        self.starter.remove(nspace)
     }
 }

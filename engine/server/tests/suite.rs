@@ -22,6 +22,7 @@ mod pusher;
 mod queries;
 mod reused_names;
 mod room_bell;
+mod spawn;
 #[path = "stdin/main.rs"]
 mod stdin;
 mod stdin_elsewhere;

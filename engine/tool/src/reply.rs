@@ -1,6 +1,6 @@
 //! The engine's answers to requests.
 
-use iof_proto::{Answer, Failure, Granted, LogReport, PushGranted, SlowTargets};
+use iof_proto::{Answer, Failure, Granted, LogReport, Nspace, PushGranted, SlowTargets};
 
 /// The engine's answer to a non-blocking request.
 ///
@@ -49,6 +49,9 @@ pub enum Reply {
     /// The answer to [`Tool::submit_signal`](crate::Tool::submit_signal), as
     /// [`Tool::signal`](crate::Tool::signal) returns it.
     Signalled(Result<u32, Failure>),
+    /// The answer to [`Tool::submit_spawn`](crate::Tool::submit_spawn), as
+    /// [`Tool::spawn_with`](crate::Tool::spawn_with) returns it.
+    Spawned(Result<Nspace, Failure>),
 }
 
 /// The number of processes and groups that a signal was sent to.
@@ -87,6 +90,12 @@ impl FromReply for SlowTargets {
 impl FromReply for LogReport {
     fn from_reply(reply: Reply) -> Option<Result<LogReport, Failure>> {
         if let Reply::Logged(result) = reply { Some(result) } else { None }
+    }
+}
+
+impl FromReply for Nspace {
+    fn from_reply(reply: Reply) -> Option<Result<Nspace, Failure>> {
+        if let Reply::Spawned(result) = reply { Some(result) } else { None }
     }
 }
 

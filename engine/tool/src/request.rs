@@ -22,6 +22,7 @@ pub(crate) enum Request {
     SlowTargets,
     Log,
     Signal,
+    Spawn,
     /// The barrier of a registration that is being ended: a query without keys, whose answer
     /// arrives after everything that the engine sent before it.
     Barrier {
@@ -136,6 +137,7 @@ impl Request {
             Request::SlowTargets => Some(Reply::SlowTargets(Err(gone))),
             Request::Log => Some(Reply::Logged(Err(gone))),
             Request::Signal => Some(Reply::Signalled(Err(gone))),
+            Request::Spawn => Some(Reply::Spawned(Err(gone))),
             Request::Barrier { .. } | Request::Deregister { .. } => None,
         }
     }

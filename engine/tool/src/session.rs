@@ -251,6 +251,7 @@ impl Session {
             ToTool::Logged { request, result } => self.answered(request, Reply::Logged(result))?,
             ToTool::SlowTargets { request, slow } => self.answered(request, Reply::SlowTargets(Ok(slow)))?,
             ToTool::Signalled { request, result } => self.answered(request, Reply::Signalled(result))?,
+            ToTool::Spawned { request, result } => self.answered(request, Reply::Spawned(result))?,
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -322,7 +323,8 @@ impl Session {
             | (Request::Push, Reply::PushBegun(_))
             | (Request::SlowTargets, Reply::SlowTargets(_))
             | (Request::Log, Reply::Logged(_))
-            | (Request::Signal, Reply::Signalled(_)) => {}
+            | (Request::Signal, Reply::Signalled(_))
+            | (Request::Spawn, Reply::Spawned(_)) => {}
             (Request::Barrier { handler }, Reply::Answered(_)) => {
                 self.barrier_answered(handler);
                 return Ok(());

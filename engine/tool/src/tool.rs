@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `attach` | connecting to an engine |
 //! | `submit` | the core of all requests: sending one, passing on its answer, waiting for the answer |
-//! | `pull`, `query`, `log`, `push`, `signal` | the requests, non-blocking (`submit_`) and blocking |
+//! | `pull`, `query`, `log`, `push`, `signal`, `spawn` | the requests, non-blocking (`submit_`) and blocking |
 //! | `poll` | receiving messages, the doorbell and timers |
 //! | `receive` | returning one delivery after the other |
 
@@ -33,6 +33,7 @@ mod push;
 mod query;
 mod receive;
 mod signal;
+mod spawn;
 mod submit;
 
 /// A connection to an engine.

@@ -38,6 +38,8 @@ pub enum EndCause {
     Uninitialized(Rank),
     /// The job took longer than its `JobSpec::timeout`.
     Timeout,
+    /// The job or tool has ended that had the engine start this job.
+    ParentEnded,
 }
 
 impl EndCause {
@@ -168,6 +170,13 @@ impl EarlyEndPolicy {
             && self.kill_on != KillOnBadExit::Never
         {
             *cause = Some(EndCause::Uninitialized(rank));
+        }
+    }
+
+    /// Notes that the parent of the job has ended. This ends the job unless something else does.
+    pub(crate) fn parent_ended(&mut self) {
+        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase {
+            *cause = Some(EndCause::ParentEnded);
         }
     }
 

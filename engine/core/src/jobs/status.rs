@@ -37,7 +37,9 @@ impl JobStatus {
                 let own = self.first_failure.filter(|(failed, _)| *failed == rank);
                 own.map_or(1, |(_, exit)| exit.code())
             }
-            Some(EndCause::BadExit(_)) | None => self.first_failure.map_or(0, |(_, exit)| exit.code()),
+            Some(EndCause::BadExit(_) | EndCause::ParentEnded) | None => {
+                self.first_failure.map_or(0, |(_, exit)| exit.code())
+            }
         }
     }
 }

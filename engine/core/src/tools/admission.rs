@@ -196,6 +196,7 @@ impl Core {
         self.effects.notices.append(&mut peer.take_notices());
         self.effects.handles.push(HandleOp::DropPage(id));
         peer.tickets().for_each(|ticket| self.release(ticket));
+        self.spawner_left(id);
         self.leave_pushes(id, peer.pushes());
         self.forget_pauses();
         self.quotas.give_back(peer.take_charges());

@@ -172,6 +172,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::SlowTargets { .. }
         | ToTool::Logged { .. }
         | ToTool::Signalled { .. }
+        | ToTool::Spawned { .. }
         | ToTool::Pushed { .. } => true,
         ToTool::Welcome { .. }
         | ToTool::Refused { .. }

@@ -44,7 +44,8 @@ pub fn is_request(message: &FromTool) -> bool {
         | FromTool::Push { .. }
         | FromTool::SlowTargets { .. }
         | FromTool::Log { .. }
-        | FromTool::Signal { .. } => true,
+        | FromTool::Signal { .. }
+        | FromTool::Spawn { .. } => true,
         FromTool::Hello { .. }
         | FromTool::Follow { .. }
         | FromTool::Drained { .. }

@@ -101,6 +101,7 @@ impl Core {
         let Some(handler) = self.tools.get(&peer_id).map(Peer::next_handler) else {
             return self.end_registration(registration);
         };
+        self.spawns.claim(peer_id, registration.jobs());
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
             let ended = self.tools.remove_registration(peer_id, handler);

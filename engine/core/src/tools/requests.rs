@@ -71,6 +71,10 @@ pub(crate) fn serve(
             core.push(peer_id, PushRequest { request, targets, size, infos: directives });
         }
         FromTool::Signal { request, procs, signal } => core.signal(peer_id, request, &procs, signal, now),
+        FromTool::Spawn { request, spawn } => {
+            let requester = peer.requester(peer_id, request);
+            core.spawn(requester, *spawn);
+        }
         FromTool::Fill { push, bytes, last } => core.fill(peer_id, push, bytes, last)?,
         FromTool::SlowTargets { request, push, cut_off } => {
             core.report_slow_targets(peer_id, request, push, cut_off);
@@ -98,6 +102,7 @@ pub(crate) fn serve_rank(
     match message {
         FromTool::Log { log, .. } => core.log(requester, &log),
         FromTool::Query { queries, .. } => core.query(requester, queries, now),
+        FromTool::Spawn { spawn, .. } => core.spawn(requester, *spawn),
         _ => debug_assert!(false, "a rank does not send {message:?}"),
     }
 }

@@ -121,6 +121,11 @@ impl JobState {
         self.early_end_policy.signalled(signal);
     }
 
+    /// Notes that the job or tool has ended that had the engine start this job.
+    pub(crate) fn parent_ended(&mut self) {
+        self.early_end_policy.parent_ended();
+    }
+
     /// Notes that a rank has called `MPI_Abort`.
     pub(crate) fn aborted(&mut self, rank: Rank, code: i32) {
         self.early_end_policy.aborted(rank, code);

@@ -7,7 +7,7 @@ use iof_capture::{ProcessId, Signal};
 use iof_core::{
     Call, DueUpcall, Ended, Grant, Input, PeerId, Receivers, SignalRequest, Sources, TakenCallback, Upcall,
 };
-use iof_proto::{Channels, Failure, Found, Info, Log, LogReport, Proc, Query};
+use iof_proto::{Channels, Failure, Found, Info, Log, LogReport, Proc, Query, Status};
 
 use super::{ConnectionId, SimulatedEngine};
 
@@ -106,6 +106,11 @@ impl SimulatedEngine {
                     // Only messages can break the protocol.
                     let input = Input::SignalledElsewhere { request, signal, receivers };
                     let _ = self.core.handle(input, self.now);
+                }
+                // The host lets no tool start a job.
+                Upcall::Spawn { id, .. } => {
+                    let answer = Err(Failure::new(Status::ERR_NOT_SUPPORTED, "no spawn"));
+                    let _ = self.core.handle(Input::SpawnAnswered { id, answer }, self.now);
                 }
                 upcall => self.upcalls.push(DueUpcall::new(upcall, &self.memory)),
             }
@@ -227,6 +232,9 @@ impl SimulatedEngine {
             }
             Upcall::Taken(taken) => {
                 taken();
+                return None;
+            }
+            Upcall::Spawn { .. } | Upcall::Start { .. } | Upcall::Abandoned(_) | Upcall::Remove(_) => {
                 return None;
             }
         })

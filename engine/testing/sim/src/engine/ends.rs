@@ -182,7 +182,9 @@ impl Ends {
             Some(EndCause::Uninitialized(rank)) => {
                 status.first_failure.filter(|(failed, _)| *failed == rank).map_or(1, |(_, exit)| exit.code())
             }
-            Some(EndCause::BadExit(_)) | None => status.first_failure.map_or(0, |(_, exit)| exit.code()),
+            Some(EndCause::BadExit(_) | EndCause::ParentEnded) | None => {
+                status.first_failure.map_or(0, |(_, exit)| exit.code())
+            }
         };
         assert_eq!(status.code(), code, "the exit code after {cause:?}");
         self.check_failure(status);
@@ -199,6 +201,8 @@ impl Ends {
                 .ranks
                 .get(rank.0 as usize)
                 .is_some_and(|rank| rank.end.is_some() && self.is_missing(rank) != Some(false)),
+            // No simulated job has a parent.
+            (None, EndCause::ParentEnded) => false,
             (None, EndCause::Timeout) => self.timeout.is_some_and(|timeout| timeout <= now),
         };
         assert!(is_right, "a job was ended because of {cause:?}: {self:?}");

@@ -3,7 +3,9 @@
 //! their receiving sides, and send requests.
 
 use iof_proto::directive::key;
-use iof_proto::{Channel, Channels, Decoder, FromTool, Info, Log, Proc, Query, Rank, ToTool, encode};
+use iof_proto::{
+    App, Channel, Channels, Decoder, FromTool, Info, JobSpec, Log, Proc, Query, Rank, Spawn, ToTool, encode,
+};
 use iof_shm_ring::ReaderId;
 
 use super::jobs::name;
@@ -28,7 +30,7 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
         claimed => rng.pick(claimed).into(),
     };
     let number = 1 + rng.below(3) as u32;
-    match rng.below(14) {
+    match rng.below(15) {
         0 => FromTool::Hello { version: rng.below(9) as u32, pid: 0, name: "again".into() },
         1 | 2 => FromTool::Pull {
             request,
@@ -57,6 +59,10 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
             request,
             log: Log::to(["pmix.log.stdout", "pmix.log.lsys", "theirs"], "hostile\n"),
         },
+        13 => {
+            let spec = JobSpec::new(name(rng.index(4)), vec![App::new("true", [""; 0])]);
+            FromTool::Spawn { request, spawn: Box::new(Spawn::new(spec)) }
+        }
         _ => FromTool::Signal { request, procs: procs(rng), signal: rng.below(70) as i32 },
     }
 }

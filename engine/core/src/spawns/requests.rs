@@ -1,0 +1,199 @@
+//! Requests of tools to start jobs, and the ends of these jobs.
+
+use std::time::Instant;
+
+use iof_proto::limits::MAX_MESSAGE;
+use iof_proto::{Failure, JobSpec, Nspace, Proc, Rank, Spawn, Status, Stdin, ToTool};
+
+use crate::Core;
+use crate::client::{Client, ClientProcess, Requester};
+use crate::ids::{Call, JobId, PeerId, SpawnId};
+use crate::jobs::job::JobState;
+use crate::spawns::table::{Parent, SpawnedJob, StartPhase};
+use crate::tools::peer::Peer;
+use crate::upcall::{SpawnRequest, Upcall};
+
+fn failure<T>(status: Status, reason: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::new(status, reason))
+}
+
+impl Core {
+    /// Asks the host whether a job may be started for a tool or a rank. The answer follows when its
+    /// ranks are started. For a rank that asks by another protocol, no output is kept for a
+    /// registration.
+    pub(crate) fn spawn(&mut self, requester: Requester, spawn: Spawn) {
+        match self.begin_spawn(&requester, spawn) {
+            Ok(id) => {
+                if let Some(job) = self.spawns.get_mut(id) {
+                    job.requester = Some(requester);
+                }
+            }
+            Err(failure) => self.answer_spawn(requester, Err(failure)),
+        }
+    }
+
+    fn begin_spawn(&mut self, requester: &Requester, spawn: Spawn) -> Result<SpawnId, Failure> {
+        let Client { process, rank, .. } = &requester.client;
+        permit(*process, self.settings.uid)?;
+        let peer = requester.tool().and_then(|peer| self.tools.get(&peer));
+        let tool = peer.map(Peer::proc).or_else(|| rank.clone());
+        let tool = tool.unwrap_or_else(|| Proc::new(Nspace::of_tool(process.pid), Rank(0)));
+        let Spawn { mut spec, rename, detached, parent, .. } = spawn;
+        check(&spec)?;
+        self.spawns.check_room(spec.nprocs(), &self.settings.limits)?;
+        spec.nspace = self.free_name(spec.nspace, rename)?;
+        let parent = parent.or_else(|| rank.clone()).and_then(|Proc { nspace, .. }| {
+            let run = self.jobs.get(&nspace)?.run();
+            Some(JobId { nspace, run })
+        });
+        let job = SpawnedJob {
+            nspace: spec.nspace.clone(),
+            ranks: spec.nprocs(),
+            spawner: requester.tool(),
+            requester: None,
+            claimed: false,
+            parent: match &parent {
+                _ if detached => Parent::None,
+                Some(job) => Parent::Job(job.clone()),
+                None => Parent::Spawner,
+            },
+            phase: StartPhase::Requested,
+        };
+        let id = self.spawns.add(job);
+        // Whatever its size, it counts as a message of the largest size.
+        if let Err(failure) = self.owe(Call::Spawn(id), requester.client.payer(), MAX_MESSAGE) {
+            self.spawns.remove(id);
+            return Err(failure);
+        }
+        let asked = SpawnRequest { spec, tool, parent: parent.map(|job| job.nspace), detached };
+        self.effects.upcalls.push(Upcall::Spawn { id, request: Box::new(asked) });
+        Ok(id)
+    }
+
+    /// Returns a name for a job: the given one or, if it is taken and `rename` is set, the next one
+    /// that is free.
+    fn free_name(&self, base: Nspace, rename: bool) -> Result<Nspace, Failure> {
+        let is_free = |name: &Nspace| self.jobs.get(name).is_none() && !self.spawns.reserves(name);
+        let mut numbered = (2u64..).map_while(|number| Nspace::new(format!("{base}-{number}")).ok());
+        match is_free(&base) {
+            true => Ok(base),
+            false if rename => numbered.find(is_free).map_or_else(
+                || failure(Status::ERR_BAD_PARAM, format!("name {base} is taken and too long for a number")),
+                Ok,
+            ),
+            false => failure(Status::ERR_EXISTS, format!("job {base} already exists: choose another name")),
+        }
+    }
+
+    /// Notes that the host has granted a job as `answer` specifies it, or has refused it. Nothing is
+    /// started if its spawner has disconnected.
+    pub(crate) fn spawn_answered(&mut self, id: SpawnId, answer: Result<Box<JobSpec>, Failure>) {
+        self.owes_no_more(Call::Spawn(id));
+        let Some(job) = self.spawns.get_mut(id) else {
+            let abandoned = answer.ok().map(|spec| Upcall::Abandoned(spec.nspace));
+            return self.effects.upcalls.extend(abandoned);
+        };
+        match answer {
+            Ok(spec) => {
+                (job.nspace, job.ranks) = (spec.nspace.clone(), spec.nprocs());
+                job.phase = StartPhase::Starting;
+                self.effects.upcalls.push(Upcall::Start { id, spec });
+            }
+            Err(failure) => self.spawn_ended(id, Err(failure)),
+        }
+    }
+
+    /// Notes that the ranks of a job are started, or that none is, and answers its spawner.
+    pub fn spawn_ended(&mut self, id: SpawnId, result: Result<JobId, Failure>) {
+        let Some(job) = self.spawns.get_mut(id) else { return };
+        let (spawner, requester) = (job.spawner, job.requester.take());
+        let result = match result {
+            Ok(started) => {
+                job.phase = StartPhase::Started { run: started.run };
+                match spawner {
+                    Some(spawner) => {
+                        let naming = self.tools.naming(&started.nspace);
+                        job.claimed |= naming.iter().any(|(tool, _)| *tool == spawner);
+                    }
+                    None => self.release_backlog_of(&started),
+                }
+                Ok(started.nspace)
+            }
+            Err(failure) => {
+                self.spawns.remove(id);
+                Err(failure)
+            }
+        };
+        if let Some(requester) = requester {
+            self.answer_spawn(requester, result);
+        }
+    }
+
+    fn answer_spawn(&mut self, requester: Requester, result: Result<Nspace, Failure>) {
+        self.reply(requester, |request| ToTool::Spawned { request, result });
+    }
+
+    /// Notes that a tool has disconnected: no output is kept any more for it.
+    pub(crate) fn spawner_left(&mut self, peer_id: PeerId) {
+        self.spawns.spawner_left(peer_id).iter().for_each(|job| self.release_backlog_of(job));
+    }
+
+    /// Ends the spawned jobs whose parents have ended, and has the driver remove those that have
+    /// ended and that no spawner can ask for any more.
+    pub(crate) fn settle_spawned(&mut self, now: Instant) {
+        let (mut orphans, mut over, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, spawned) in self.spawns.iter() {
+            let Some(job_id) = spawned.id() else { continue };
+            let job = self.job(&job_id);
+            match job {
+                Some(job) if !job.has_ended() => {
+                    orphans.extend(self.is_orphan(spawned).then_some((id, job_id)))
+                }
+                Some(_) if spawned.spawner.is_some() && spawned.claimed => claimed.push(id),
+                Some(_) if spawned.spawner.is_some() => {}
+                // The embedder may have removed it.
+                _ => over.push(id),
+            }
+        }
+        for (id, JobId { nspace, .. }) in orphans {
+            self.spawns.get_mut(id).into_iter().for_each(|job| job.parent = Parent::None);
+            self.jobs.get_mut(&nspace).map(JobState::parent_ended);
+            self.jobs.schedule_early_end(&nspace, now);
+        }
+        let excess = claimed.len().saturating_sub(self.settings.limits.ended_spawned_jobs);
+        for id in over.into_iter().chain(claimed.into_iter().take(excess)) {
+            let job = self.spawns.remove(id).and_then(|spawned| spawned.id());
+            self.effects.upcalls.extend(job.map(Upcall::Remove));
+        }
+    }
+
+    fn is_orphan(&self, spawned: &SpawnedJob) -> bool {
+        match &spawned.parent {
+            Parent::Job(parent) => self.job(parent).is_none_or(JobState::has_exited),
+            Parent::Ended => true,
+            Parent::Spawner | Parent::None => false,
+        }
+    }
+}
+
+/// Permits the engine's own user to start jobs. A host that lets other users attach does not
+/// thereby let them run programs as its own user.
+fn permit(client: ClientProcess, own: u32) -> Result<(), Failure> {
+    if client.uid == own {
+        return Ok(());
+    }
+    let reason = format!("user {} may not start jobs in an engine of user {own}", client.uid);
+    failure(Status::ERR_NO_PERMISSIONS, reason)
+}
+
+/// Checks that a tool may specify the job: all of its ranks are local, and none has what belongs to
+/// the embedder. The engine checks the rest when it starts the job.
+fn check(spec: &JobSpec) -> Result<(), Failure> {
+    if spec.local.is_some() || spec.elsewhere {
+        return failure(Status::ERR_NOT_SUPPORTED, "a tool can start ranks on the engine's node only");
+    }
+    if !spec.own_stdin.is_empty() || spec.stdin.values().any(|stdin| *stdin == Stdin::Inherit) {
+        return failure(Status::ERR_NOT_SUPPORTED, "a job of a tool cannot have the launcher's stdin");
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The table of jobs that tools have the engine start.
+
+use std::collections::BTreeMap;
+
+use iof_proto::{Failure, Nspace, Status};
+
+use crate::client::Requester;
+use crate::ids::{JobId, PeerId, SpawnId};
+use crate::limits::Limits;
+
+/// The process or job with which a spawned job ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Parent {
+    /// None: the job is detached, or is being ended already.
+    None,
+    /// Its spawner, once that has registered for it.
+    Spawner,
+    /// Another job.
+    Job(JobId),
+    /// It has ended, and the job is to be ended.
+    Ended,
+}
+
+/// How far a spawned job has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartPhase {
+    /// The host has not granted it.
+    Requested,
+    /// Its ranks are being started.
+    Starting,
+    /// Its ranks are started. It is the run of its name with this number.
+    Started { run: u64 },
+}
+
+/// A job that a tool has the engine start, until it is forgotten.
+pub(crate) struct SpawnedJob {
+    pub(crate) nspace: Nspace,
+    /// The number of its ranks.
+    pub(crate) ranks: u64,
+    /// The tool that has requested it, while that is connected.
+    pub(crate) spawner: Option<PeerId>,
+    /// The client that waits for the start.
+    pub(crate) requester: Option<Requester>,
+    /// Whether the spawner has registered for it.
+    pub(crate) claimed: bool,
+    pub(crate) parent: Parent,
+    pub(crate) phase: StartPhase,
+}
+
+impl SpawnedJob {
+    /// Returns the job, once its ranks are started.
+    pub(crate) fn id(&self) -> Option<JobId> {
+        let StartPhase::Started { run } = self.phase else { return None };
+        Some(JobId { nspace: self.nspace.clone(), run })
+    }
+
+    /// Notes that the spawner has disconnected.
+    fn spawner_left(&mut self) {
+        self.spawner = None;
+        // A spawner that never registers is not waited for and does not end its job.
+        if self.claimed && self.parent == Parent::Spawner {
+            self.parent = Parent::Ended;
+        }
+    }
+}
+
+/// The jobs that tools have the engine start.
+#[derive(Default)]
+pub struct Spawns {
+    jobs: BTreeMap<SpawnId, SpawnedJob>,
+    last: u64,
+}
+
+impl Spawns {
+    /// Checks that a job of `ranks` ranks can be added.
+    ///
+    /// # Errors
+    /// Names the limit that the job would exceed.
+    pub(crate) fn check_room(&self, ranks: u64, limits: &Limits) -> Result<(), Failure> {
+        let full = |reason| Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
+        let Limits { spawned_jobs, spawned_ranks, .. } = *limits;
+        if self.jobs.len() >= spawned_jobs {
+            return full(format!(
+                "{spawned_jobs} jobs that tools have started exist, which is the limit: end one first"
+            ));
+        }
+        let others = self.ranks();
+        if others.saturating_add(ranks) > spawned_ranks {
+            return full(format!(
+                "jobs that tools have started have {others} ranks, and the limit is {spawned_ranks}: start at most {}",
+                spawned_ranks.saturating_sub(others)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of these jobs.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Returns whether there are no such jobs.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Returns the number of the ranks of all these jobs.
+    pub fn ranks(&self) -> u64 {
+        self.jobs.values().map(|job| job.ranks).fold(0, u64::saturating_add)
+    }
+
+    /// Returns whether a job that is not started yet is to have this name.
+    pub(crate) fn reserves(&self, nspace: &Nspace) -> bool {
+        self.jobs.values().any(|job| job.nspace == *nspace && job.id().is_none())
+    }
+
+    pub(crate) fn add(&mut self, job: SpawnedJob) -> SpawnId {
+        self.last = self.last.saturating_add(1);
+        self.jobs.insert(SpawnId(self.last), job);
+        SpawnId(self.last)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SpawnId) -> Option<&mut SpawnedJob> {
+        self.jobs.get_mut(&id)
+    }
+
+    pub(crate) fn remove(&mut self, id: SpawnId) -> Option<SpawnedJob> {
+        self.jobs.remove(&id)
+    }
+
+    /// Returns these jobs, in the order of their requests.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SpawnId, &SpawnedJob)> {
+        self.jobs.iter().map(|(id, job)| (*id, job))
+    }
+
+    /// Notes that a tool has registered for `jobs`.
+    pub(crate) fn claim<'a>(&mut self, tool: PeerId, jobs: impl Iterator<Item = &'a Nspace>) {
+        if self.jobs.values().any(|job| job.spawner == Some(tool)) {
+            let jobs: Vec<&Nspace> = jobs.collect();
+            let own = self.jobs.values_mut().filter(|job| job.spawner == Some(tool));
+            own.filter(|job| jobs.contains(&&job.nspace)).for_each(|job| job.claimed = true);
+        }
+    }
+
+    /// Notes that a tool has disconnected. What the host has not granted is not started. Returns
+    /// the jobs that it has started.
+    pub(crate) fn spawner_left(&mut self, tool: PeerId) -> Vec<JobId> {
+        self.jobs.retain(|_, job| job.spawner != Some(tool) || job.phase != StartPhase::Requested);
+        let own = self.jobs.values_mut().filter(|job| job.spawner == Some(tool));
+        let left = |job: &mut SpawnedJob| {
+            job.spawner_left();
+            job.id()
+        };
+        own.filter_map(left).collect()
+    }
+}
