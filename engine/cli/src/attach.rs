@@ -43,10 +43,15 @@ pub fn attach_own(
     part: &OutputTarget<'_>,
 ) -> Result<Tool, Failure> {
     let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
+    pull_for(&mut tool, nspace, part)?;
+    Ok(tool)
+}
+
+/// Pulls the streams of a job that go to `part`.
+pub fn pull_for(tool: &mut Tool, nspace: &Nspace, part: &OutputTarget<'_>) -> Result<(), Failure> {
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
     let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
-    tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;
-    Ok(tool)
+    tool.pull(&Pull::new(procs, part.channels)).map(drop).map_err(Failure::running)
 }
 
 /// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits

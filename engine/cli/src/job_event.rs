@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use iof_engine::{Ending, JobStatus, Remedy};
+use iof_engine::{Ending, Job, JobStatus, Remedy, Signal, SpawnReply, SpawnRequest};
 use iof_output::PrintReport;
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, Nspace, Rank};
 
 use crate::error::Failure;
 use crate::signals::ReceivedSignal;
@@ -43,6 +43,23 @@ pub enum JobEvent {
     Stdin(StdinEvent),
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
+    /// A tool wants to start a job.
+    Spawn {
+        request: Box<SpawnRequest>,
+        reply: SpawnReply,
+    },
+    /// The ranks of a job that was granted are started, or none is.
+    Spawned {
+        nspace: Nspace,
+        job: Option<Job>,
+    },
+    /// A job that a tool has started is over.
+    ChildOver {
+        nspace: Nspace,
+        status: JobStatus,
+    },
+    /// A tool has sent a signal to the command itself.
+    Killed(Signal),
     /// Files on another node are complete, or can't be written.
     NodeFiles(Result<PrintReport, Failure>),
 }

@@ -1,17 +1,19 @@
 //! The output options of `iof run` and `iof pull`, and the outputs that they describe.
 
+use std::cell::OnceCell;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
-    Audience, Choice, ChoiceError, FilePlace, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output,
-    Rotation, Style, StyleExtras, WriteWatch, find_clash,
+    Audience, Choice, ChoiceError, FilePlace, Files, FlushTimeout, LaterOutput, MAX_OPEN_FILES, Markup,
+    Options, Output, Rotation, Style, StyleExtras, WriteWatch, find_clash,
 };
 use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
@@ -150,6 +152,8 @@ pub struct Outputs<'a> {
     writes: WrittenOutputs,
     /// The number of ranks, if it is known.
     nprocs: Option<u32>,
+    /// The outputs to stdout and stderr, once the first job has them.
+    shared: Rc<OnceCell<(LaterOutput, LaterOutput)>>,
 }
 
 impl OutputArgs {
@@ -172,7 +176,7 @@ impl OutputArgs {
             ));
         }
         let ranks = nprocs.and_then(|nprocs| u32::try_from(nprocs).ok());
-        let outputs = Outputs { args: self, choice, writes, nprocs: ranks };
+        let outputs = Outputs { args: self, choice, writes, nprocs: ranks, shared: Rc::default() };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -206,7 +210,8 @@ impl OutputArgs {
     /// options.
     pub fn prepare_agent(&self, nprocs: u32, directory: &Path) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
-        let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent, nprocs: Some(nprocs) };
+        let (writes, nprocs) = (WrittenOutputs::Agent, Some(nprocs));
+        let outputs = Outputs { args: self, choice, writes, nprocs, shared: Rc::default() };
         let files = outputs.files();
         if let Err(error) = env::set_current_dir(directory)
             && !files.iter().all(|(_, files)| files.is_absolute())
@@ -255,7 +260,7 @@ fn invalid(error: ChoiceError) -> Failure {
     Failure::Usage(format!("--output: {error}{hint}"))
 }
 
-impl Outputs<'_> {
+impl<'a> Outputs<'a> {
     /// Tells about placeholders that are not expanded.
     fn warn(&self) {
         match self.choice.unused_placeholder() {
@@ -321,13 +326,40 @@ impl Outputs<'_> {
         self.writes_files() && self.files().iter().any(|(_, files)| files.names_host())
     }
 
+    /// Returns whether output goes to files.
+    pub fn has_files(&self) -> bool {
+        !self.files().is_empty()
+    }
+
+    /// Returns the same outputs for another job, of `nprocs` ranks on this node.
+    pub fn of_job(&self, nprocs: u64) -> Outputs<'a> {
+        let (choice, nprocs) = (self.choice.clone(), u32::try_from(nprocs).ok());
+        let (writes, shared) = (WrittenOutputs::All, Rc::clone(&self.shared));
+        Outputs { args: self.args, choice, writes, nprocs, shared }
+    }
+
+    /// Returns the outputs to stdout and stderr.
+    fn standard_outputs(&self) -> Result<(Output, Output), Failure> {
+        if let Some((out, err)) = self.shared.get() {
+            return Ok((out.open(), err.open()));
+        }
+        let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
+        out.watch_writes();
+        let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
+        // Messages are written to stderr even if no output is.
+        let watch = err.watch_writes();
+        beside_output(err.notes(), WatchedOutput { name: "stderr", watch });
+        let _ = self.shared.set((out.later(), err.later()));
+        Ok((out, err))
+    }
+
     /// Attaches the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
     /// each target, in the same order, which has pulled the streams of the target; `None` for a
     /// target without streams.
     pub fn attach(
         &self,
         open: impl FnOnce(&[OutputTarget<'_>]) -> Result<Vec<Option<Tool>>, Failure>,
-    ) -> Result<AttachedOutputs<'_>, Failure> {
+    ) -> Result<AttachedOutputs<'a>, Failure> {
         let targets = self.targets()?;
         let tools = open(&targets)?;
         let attached = tools.into_iter().zip(targets).filter_map(|(tool, target)| Some((tool?, target)));
@@ -335,18 +367,14 @@ impl Outputs<'_> {
     }
 
     /// Returns the targets that have streams.
-    fn targets(&self) -> Result<Vec<OutputTarget<'_>>, Failure> {
-        let Outputs { args, choice, .. } = self;
+    fn targets(&self) -> Result<Vec<OutputTarget<'a>>, Failure> {
+        let (args, choice) = (self.args, &self.choice);
         let errors = Channels::ERRORS;
         let mut targets = Vec::new();
         if choice.shows() && self.writes != WrittenOutputs::Agent {
-            let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
+            let (mut out, mut err) = self.standard_outputs()?;
             let watched = |output: &mut Output, name| WatchedOutput { name, watch: output.watch_writes() };
-            let watched_out = watched(&mut out, "stdout");
-            let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
-            // Messages are written to stderr even if no output is.
-            let watched_err = watched(&mut err, "stderr");
-            beside_output(err.notes(), watched_err.clone());
+            let (watched_out, watched_err) = (watched(&mut out, "stdout"), watched(&mut err, "stderr"));
             let is_one = choice.merge || out.is_same_file(&err);
             let target = |channels: Channels, output: Output, watched: WatchedOutput, colour| OutputTarget {
                 channels: channels & self.shown(),

@@ -178,7 +178,7 @@ mod tests {
             (
                 "Job options",
                 "cache_size cache_total drop backend nspace rendezvous_dir mpi bind_to pty merge_at_source grace \
-                 give_up timings summary",
+                 give_up timings summary spawn in keep",
             ),
             ("Stdin options", "stdin stdin_open stdin_file"),
             ("Failure options", "kill_on_bad_exit kill_wait timeout quiet"),
@@ -187,7 +187,10 @@ mod tests {
                 "output output_file error_file tag_by tag_suffix max_line max_line_time ranks no_forward \
                  open_mode file_size file_count",
             ),
-            ("Node options", "hosts hostfile map_by host_env rsh start_timeout starts node_timeout reattach"),
+            (
+                "Node options",
+                "hosts hostfile map_by oversubscribe host_env rsh start_timeout starts node_timeout reattach",
+            ),
         ];
         for command in tree() {
             let name = command.get_name();

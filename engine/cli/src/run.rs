@@ -8,7 +8,10 @@
 //! * [`StartedJob`]: the ranks run. Dropping it kills them.
 //! * [`RunningJob`](running::RunningJob): the ends of ranks and outputs arrive as events.
 
+mod children;
 mod host;
+mod inside;
+mod keep;
 mod launched_job;
 mod plan;
 mod prepared;
@@ -23,8 +26,15 @@ use plan::Plan;
 use prepared::Prepared;
 use started::StartedJob;
 
-/// Runs a job. Returns the exit code of the rank that failed first, or 0.
+/// Runs a job, here or in a running engine, or an engine without a job of its own. Returns the exit code of
+/// the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    if let Some(time) = args.keep {
+        return keep::keep(args, time);
+    }
+    if let Some(job) = &args.inside {
+        return inside::run_inside(args, job);
+    }
     let plan = Plan::new(args)?;
     let prepared = Prepared::new(plan)?;
     let started = StartedJob::new(prepared)?;

@@ -17,6 +17,7 @@ const SHOW: &str =
 /// Spellings with values, and the same in the options of `iof run`.
 const SAME: &[(&[&str], &[&str])] = &[
     (&["-np", "2"], &["-n", "2"]),
+    (&["-O"], &["--oversubscribe"]),
     (&["--bind-to-core"], &["--bind-to", "core"]),
     (&["--bind-to-none"], &["--bind-to", "none"]),
     (&["--np", "2"], &["-n", "2"]),

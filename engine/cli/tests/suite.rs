@@ -43,6 +43,7 @@ mod queries;
 mod rendezvous;
 mod signals;
 mod slow_files;
+mod spawn;
 mod spellings;
 mod stalls;
 mod stdin;

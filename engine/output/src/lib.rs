@@ -60,7 +60,7 @@ pub use lines::{
 };
 pub use markup::Markup;
 pub use options::Options;
-pub use output::{Audience, Notes, Output};
+pub use output::{Audience, LaterOutput, Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{PrintError, PrintReport, Printer};
 pub use processes::Processes;

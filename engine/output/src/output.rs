@@ -84,6 +84,22 @@ pub struct Output {
     watch: Option<WriteWatch>,
 }
 
+/// An [`Output`] for printers that start later. It does not make the output count as shared.
+#[derive(Clone, Debug)]
+pub struct LaterOutput {
+    output: Output,
+    /// The counter of the outputs of this file, while one exists.
+    shared: Weak<()>,
+}
+
+impl LaterOutput {
+    /// Returns another output of the same file.
+    pub fn open(&self) -> Output {
+        let shared = self.shared.upgrade().unwrap_or_else(|| Arc::clone(&self.output.shared));
+        Output { shared, ..self.output.clone() }
+    }
+}
+
 /// A writer of a program's own messages to the file of an [`Output`].
 ///
 /// Each call of [`Write::write`] must pass whole lines. They are not mixed with the lines of
@@ -125,6 +141,12 @@ impl Output {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
         Ok(if same { Output { file: other.file, pipe: other.pipe, ..self.clone() } } else { other })
+    }
+
+    /// Returns what creates further outputs of this file later.
+    pub fn later(&self) -> LaterOutput {
+        let output = Output { shared: Arc::default(), ..self.clone() };
+        LaterOutput { output, shared: Arc::downgrade(&self.shared) }
     }
 
     /// Returns whether `other` writes to the same file and was created from this output by

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueHint};
+use clap::{ArgAction, Args, ValueHint};
 use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy, Rendezvous};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
+use super::engine::EngineArgs;
 use super::values::{Choice, Ranks, cache_size, cache_total, choice, duration, give_up, nprocs, ranks};
 use crate::nodes::options::NodeArgs;
 use crate::output::OutputArgs;
@@ -18,7 +19,9 @@ use crate::stdin::StdinArgs;
 
 #[derive(Args)]
 #[command(
-    override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...",
+    mut_arg("program", |arg| arg.required(false).required_unless_present("keep")),
+    override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...\n       \
+                      iof run [OPTIONS] --keep DURATION",
     after_help = "Words of --output: tag, rank, timestamp, json, xml, dir=DIR, file=NAME, merge; with :raw, parts of lines.\n\n\
                   Examples:  iof run -n 4 --output rank ./a.out\n           \
                   iof run -n 4 --output tag,timestamp,dir=logs:copy ./a.out\n           \
@@ -151,6 +154,32 @@ pub struct RunArgs {
     #[arg(long, help_heading = "Job options")]
     pub summary: bool,
 
+    /// Let tools start jobs: own or none
+    ///
+    /// With own, the default, tools of this user start jobs in this iof, such as iof run --in, and ranks
+    /// that call the library. It writes the output of a job that a rank has started. Its ranks count
+    /// towards the slots of --hosts. iof ends when all jobs have ended; a job that is not detached ends
+    /// with that of its rank. With none, tools start no jobs.
+    #[arg(long, help_heading = "Job options", value_name = "WHO", value_parser = choice(SPAWN), default_value = "own", action = ArgAction::Set)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    spawn: bool,
+
+    /// Start the ranks in the iof that has this job
+    ///
+    /// It is found as by iof pull JOB. The output is shown as by iof pull, and the exit code is that of
+    /// the new job, which ends with this command. The ranks have the environment of that iof and what
+    /// -x adds, start in the present directory, and read /dev/null.
+    #[arg(id = "in", long = "in", help_heading = "Job options", value_name = "JOB", conflicts_with_all = ENGINE_OPTIONS.split(' '))]
+    pub inside: Option<Nspace>,
+
+    /// Without PROG, wait this long for jobs
+    ///
+    /// Tools such as iof run --in start jobs meanwhile. The name by which they find this iof is that of
+    /// --nspace, by default iof. After this time, at Ctrl-C, or when iof kill ends it, the jobs that
+    /// still run get SIGTERM, and SIGKILL after --kill-wait. The exit code is 0.
+    #[arg(long, help_heading = "Job options", value_name = "DURATION", value_parser = duration, conflicts_with_all = JOB_OPTIONS.split(' '))]
+    pub keep: Option<Duration>,
+
     #[command(flatten)]
     pub stdin: StdinArgs,
 
@@ -173,6 +202,17 @@ impl RunArgs {
         }
     }
 
+    /// Returns whether tools may start jobs.
+    pub fn grants(&self) -> bool {
+        self.spawn
+    }
+
+    /// Returns the options that select the engine of a job.
+    pub fn engine_of(&self, job: &Nspace) -> EngineArgs {
+        let (nspace, rendezvous_dir) = (Some(job.clone()), self.rendezvous_dir.clone());
+        EngineArgs { nspace, rendezvous_dir, pid: None, server: None, system: false, session: false }
+    }
+
     /// Returns the bound on the sum of all caches.
     ///
     /// # Errors
@@ -188,6 +228,19 @@ impl RunArgs {
         }
     }
 }
+
+/// The options that apply to an engine, or that `--in` has no use for.
+const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up timings summary spawn keep stdin \
+    stdin_open stdin_file quiet hosts hostfile map_by host_env rsh start_timeout starts \
+    node_timeout reattach oversubscribe";
+
+/// The options that apply to a job.
+const JOB_OPTIONS: &str = "nprocs wdir env program in mpi bind_to pty merge_at_source grace give_up timings summary \
+    stdin stdin_open stdin_file kill_on_bad_exit timeout quiet output output_file error_file \
+    tag_by tag_suffix max_line max_line_time ranks no_forward open_mode file_size file_count \
+    map_by host_env rsh start_timeout starts node_timeout reattach";
+
+const SPAWN: &[Choice<bool>] = &[("own", "Your own", true), ("none", "None", false)];
 
 const BINDINGS: &[Choice<Binding>] =
     &[("core", "One core for each rank", Binding::Core), ("none", "Any core", Binding::None)];

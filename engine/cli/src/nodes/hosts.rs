@@ -134,12 +134,17 @@ impl Hosts {
         self.hosts.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Returns the number of slots of all hosts.
+    pub(super) fn slots(&self) -> u64 {
+        self.hosts.iter().map(|(_, slots)| u64::from(*slots)).sum()
+    }
+
     /// Places the ranks. Hosts without ranks are left out.
     ///
     /// # Errors
     /// There are fewer slots than ranks, or more than [`MAX_NODES`] hosts get ranks.
     pub fn place(&self, nprocs: u64, map_by: MapBy) -> Result<Vec<Node>, String> {
-        let sum: u64 = self.hosts.iter().map(|(_, slots)| u64::from(*slots)).sum();
+        let sum = self.slots();
         let Some(ranks) = u32::try_from(nprocs).ok().filter(|_| nprocs <= sum) else {
             let (source, noun) = (self.source, if sum == 1 { "slot" } else { "slots" });
             let advice = self.with_slots_for(nprocs);

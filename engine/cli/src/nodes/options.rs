@@ -40,6 +40,13 @@ pub struct NodeArgs {
     #[arg(hide_possible_values = true, hide_default_value = true)]
     map_by: MapBy,
 
+    /// Let ranks outnumber the slots of this node
+    ///
+    /// Without it, the ranks of the job and of jobs that tools start need as many slots as --hosts or
+    /// --hostfile gives to localhost. It has no effect on other nodes.
+    #[arg(long, help_heading = "Node options")]
+    oversubscribe: bool,
+
     /// Leave this environment variable to each node
     ///
     /// Ranks on other nodes have the variables of iof, except those of the host and of the session,
@@ -108,6 +115,22 @@ impl NodeArgs {
         self.reattach.filter(|limit| !limit.is_zero())
     }
 
+    /// Returns the hosts that the options list.
+    fn listed(&self) -> Result<Option<Hosts>, Failure> {
+        match (&self.hosts, &self.hostfile) {
+            (Some(hosts), _) => Ok(Some(hosts.clone())),
+            (None, Some(path)) => hostfile::read(path, "--hostfile").map(Some).map_err(Failure::Usage),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Returns the number of ranks that may run on this node, if the options list it alone and limit
+    /// that.
+    pub fn slots(&self) -> Result<Option<u64>, Failure> {
+        let hosts = self.listed()?.filter(|hosts| !self.oversubscribe && hosts.names().all(is_here));
+        Ok(hosts.map(|hosts| hosts.slots()))
+    }
+
     /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for
     /// ranks on this node.
     pub fn choose(&self, nprocs: u64) -> Result<Option<(Vec<Node>, Template)>, Failure> {
@@ -116,12 +139,7 @@ impl NodeArgs {
                 .filter(|value| !value.is_empty())
                 .map(|value| value.to_string_lossy().into_owned())
         };
-        let listed = match (&self.hosts, &self.hostfile) {
-            (Some(hosts), _) => Some(hosts.clone()),
-            (None, Some(path)) => Some(hostfile::read(path, "--hostfile").map_err(Failure::Usage)?),
-            (None, None) => None,
-        };
-        let found = match listed {
+        let found = match self.listed()? {
             Some(hosts) => {
                 let command = allocation::command_for(&hosts, variable);
                 Some((hosts, command))
@@ -147,6 +165,9 @@ impl NodeArgs {
                 _ => Ok(None),
             };
         };
+        if self.oversubscribe && self.rsh.is_none() && hosts.names().all(is_here) {
+            return Ok(None);
+        }
         let nodes = hosts.place(nprocs, self.map_by).map_err(Failure::Usage)?;
         if self.rsh.is_none() && nodes.iter().all(|node| is_here(&node.host)) {
             return Ok(None);

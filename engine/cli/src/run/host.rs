@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Host, Remedy};
-use iof_proto::{Channel, Proc};
+use iof_engine::{Host, Job, Remedy, Signal, SpawnReply, SpawnRequest};
+use iof_proto::{Channel, Failure, Nspace, Proc, Status};
 
 use crate::job_event::JobEvent;
 use crate::log;
 
-/// The host of the command's engine.
+/// The host of the command's engine. What it sends is lost only when the job is over.
 pub struct CommandHost {
     pub events: Sender<JobEvent>,
+    /// Whether tools may start jobs.
+    pub grants: bool,
 }
 
 impl Host for CommandHost {
@@ -20,7 +22,23 @@ impl Host for CommandHost {
     }
 
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
-        // The send fails only when the job is over.
         let _ = self.events.send(JobEvent::Stalled { rank: source.rank, channel, remedy });
+    }
+
+    fn spawn(&self, request: SpawnRequest, reply: SpawnReply) {
+        if self.grants {
+            let _ = self.events.send(JobEvent::Spawn { request: Box::new(request), reply });
+        } else {
+            reply.deny(Status::ERR_NO_PERMISSIONS, "this iof run starts no jobs (--spawn none)");
+        }
+    }
+
+    fn spawned(&self, nspace: &Nspace, result: Result<&Job, &Failure>) {
+        let _ = self.events.send(JobEvent::Spawned { nspace: nspace.clone(), job: result.ok().cloned() });
+    }
+
+    /// The only remote rank is that of `iof run --keep`, which stands for the command itself.
+    fn signal(&self, _: &[Proc], signal: Signal) -> usize {
+        usize::from(self.events.send(JobEvent::Killed(signal)).is_ok())
     }
 }

@@ -36,6 +36,8 @@ pub struct Plan<'a> {
     pub typed: Option<Rank>,
     /// The nodes of the ranks, if these are others, and the command that reaches them.
     pub nodes: Option<(Vec<Node>, Template)>,
+    /// The number of ranks that may run on this node, if it is limited.
+    pub slots: Option<u64>,
 }
 
 impl<'a> Plan<'a> {
@@ -46,6 +48,7 @@ impl<'a> Plan<'a> {
         apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
         let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
         let nodes = args.nodes.choose(nprocs)?;
+        let slots = args.nodes.slots()?;
         let writes = if nodes.is_some() { WrittenOutputs::FrontEnd } else { WrittenOutputs::All };
         let outputs = args.output.prepare(Some(nprocs), writes)?;
         if let Some(option) = args.output.redirect.error_option().filter(|_| args.merge_at_source) {
@@ -74,13 +77,13 @@ impl<'a> Plan<'a> {
                  ranks that are alone"
             )));
         }
-        Ok(Plan { args, began, name: spec.nspace.clone(), spec, config, outputs, stdin, typed, nodes })
+        Ok(Plan { args, began, name: spec.nspace.clone(), spec, config, outputs, stdin, typed, nodes, slots })
     }
 }
 
 /// Returns the job, without its stdin and ptys. If the user has not named it, it has the same name in
 /// each run of a program, so that files have the same names.
-fn spec(args: &RunArgs, apps: Vec<App>) -> Result<JobSpec, Failure> {
+pub(super) fn spec(args: &RunArgs, apps: Vec<App>) -> Result<JobSpec, Failure> {
     let of_program = || apps.first().and_then(|app| name::of_program(Path::new(&app.program)));
     let nspace = match args.nspace.clone().or_else(of_program) {
         Some(nspace) => nspace,
@@ -106,7 +109,7 @@ fn ptys(args: &RunArgs) -> BTreeMap<Rank, Pty> {
     args.pty.iter().flat_map(|ranks| &ranks.0).map(|rank| (*rank, pty)).collect()
 }
 
-fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
+pub(super) fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
     let mut config = Config::new(args.rendezvous());
     if let Rendezvous::Session(Some(directory)) = &config.rendezvous
         && fs::metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

@@ -45,7 +45,7 @@ impl<'a> Prepared<'a> {
         let (events, event_queue) = unbounded();
         // What follows may wait for a file system or for libpmix.
         let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
-        let host = Arc::new(CommandHost { events: events.clone() });
+        let host = Arc::new(CommandHost { events: events.clone(), grants: plan.args.grants() });
         let engine = Arc::new(start_engine(plan.config.clone(), &host)?);
         let reserved = reserve_name(&engine, &mut plan)?;
         let Plan { args, spec, outputs, nodes, .. } = &mut plan;
@@ -69,7 +69,7 @@ impl<'a> Prepared<'a> {
 }
 
 /// Starts the engine. It has no socket if another user owns the path of the default directory.
-fn start_engine(mut config: Config, host: &Arc<CommandHost>) -> Result<Engine, Failure> {
+pub(super) fn start_engine(mut config: Config, host: &Arc<CommandHost>) -> Result<Engine, Failure> {
     let start = |config| Engine::start_with(config, Arc::<CommandHost>::clone(host));
     let started = match start(config.clone()) {
         Err(StartError::Rendezvous(BindError::Directory(error)))

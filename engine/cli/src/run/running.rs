@@ -11,6 +11,7 @@ use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
+use super::children::{Children, Own};
 use super::launched_job::LaunchedJob;
 use super::plan::Plan;
 use super::prepared::Prepared;
@@ -40,6 +41,8 @@ enum AfterGrace {
 /// A running job. Dropping it kills the ranks that still run.
 pub struct RunningJob<'a> {
     pub(super) job: LaunchedJob,
+    /// The jobs that tools have started.
+    pub(super) children: Children<'a>,
     pub(super) failures: Failures,
     /// The keyboard, while a rank has it.
     pub(super) keyboard: Option<Keyboard>,
@@ -153,6 +156,22 @@ impl RunningJob<'_> {
                 print_message(format_args!("{reason} after the end of its ranks"));
             }
             JobEvent::NodeFiles(report) => self.written(report),
+            JobEvent::Spawn { request, reply } => {
+                let Prepared { plan: Plan { spec, outputs, slots, .. }, engine, .. } = &self.base;
+                let own = Own { engine, job: Some((spec, outputs)), slots: *slots };
+                self.children.request(&own, *request, reply);
+            }
+            JobEvent::Spawned { nspace, job } => match self.children.started(&nspace, job, &self.base.events)
+            {
+                Ok(outputs) => self.outputs = self.outputs.saturating_add(outputs),
+                Err(failure) => self.fail(failure),
+            },
+            JobEvent::ChildOver { nspace, status } => {
+                let line = self.children.over(&nspace, &status);
+                self.report_line(line);
+            }
+            // The hosts of jobs with nodes signal these ranks by their edges.
+            JobEvent::Killed(_) => {}
         }
     }
 
@@ -183,7 +202,10 @@ impl RunningJob<'_> {
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
     /// waited for.
     fn is_over(&self) -> bool {
-        let written = self.course.over && self.outputs == 0 && self.course.suspects.next_time().is_none();
+        let written = self.course.over
+            && self.outputs == 0
+            && self.children.is_empty()
+            && self.course.suspects.next_time().is_none();
         self.course.status.is_some()
             && (written || self.course.failure.is_some() || self.course.given_up.is_some())
     }
@@ -304,7 +326,7 @@ impl RunningJob<'_> {
         let failed = self.course.suspects.take_failed(Instant::now());
         self.report_exits(failed);
         match self.course.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
-            Some((_, AfterGrace::Kill)) => drop(self.job.signal(RankSignal::KILL)),
+            Some((_, AfterGrace::Kill)) => self.signal_all(RankSignal::KILL),
             Some((_, AfterGrace::Leave(signal))) => self.course.failure = Some(Failure::Signal(signal)),
             None => {}
         }
@@ -335,19 +357,19 @@ impl RunningJob<'_> {
         if self.course.status.is_none() {
             self.course.status = self.job.try_wait_exit();
         }
-        if self.course.status.is_some() && !self.has_ended_ranks(received) {
+        if self.course.status.is_some() && self.children.is_empty() && !self.has_ended_ranks(received) {
             // No rank is left to receive the signal, so it ends the command, which waits for a
             // grandchild or for the reader of its output.
             self.course.failure = Some(Failure::Signal(signal));
         }
         self.course.is_ending |= asks_to_end || self.course.status.is_some();
         if asks_to_end && self.course.asked_to_end.replace(received).is_some() {
-            self.job.signal(RankSignal::KILL);
+            self.signal_all(RankSignal::KILL);
             self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
         } else {
             self.send(received);
             if self.course.stopped {
-                self.job.signal(RankSignal::CONT);
+                self.signal_all(RankSignal::CONT);
             }
         }
     }
@@ -369,6 +391,8 @@ impl RunningJob<'_> {
         } else {
             self.job.signal(signal)
         };
+        // These are in groups of their own.
+        self.children.signal(signal);
     }
 
     /// Stops the ranks and this process until it is continued. The ranks receive SIGSTOP instead of
@@ -378,7 +402,7 @@ impl RunningJob<'_> {
         self.keyboard.iter().for_each(Keyboard::restore_settings);
         signals::stop_by(received.signal);
         self.resume();
-        self.job.signal(RankSignal::CONT);
+        self.signal_all(RankSignal::CONT);
     }
 
     /// Takes the keyboard again after this process was stopped, also by SIGSTOP: meanwhile, the shell
@@ -404,6 +428,12 @@ impl RunningJob<'_> {
         }
     }
 
+    /// Sends a signal to all ranks, also to those of the jobs that tools have started.
+    fn signal_all(&self, signal: RankSignal) {
+        self.job.signal(signal);
+        self.children.signal(signal);
+    }
+
     fn written(&mut self, report: Result<PrintReport, Failure>) {
         if let Err(failure) = report.and_then(|report| add_report(&mut self.course.forwarded, report)) {
             self.fail(failure);
@@ -416,7 +446,7 @@ impl RunningJob<'_> {
                 message.push_str("; the job was ended because of this error");
             }
             self.course.failure = Some(failure);
-            self.job.signal(RankSignal::TERM);
+            self.signal_all(RankSignal::TERM);
             self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
         }
     }

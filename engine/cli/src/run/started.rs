@@ -4,6 +4,7 @@ use std::mem;
 
 use iof_engine::Mpi;
 
+use super::children::Children;
 use super::launched_job::LaunchedJob;
 use super::plan::Plan;
 use super::prepared::Prepared;
@@ -65,6 +66,7 @@ impl<'a> StartedJob<'a> {
         let keyboard = typed.map_or(Ok(None), |rank| job.give_keyboard(rank))?;
         let failures = Failures::new(spec.nspace.clone(), spec.timeout);
         let StartedJob { job, base } = self;
-        Ok(RunningJob { job, failures, keyboard, outputs, write_wait, course: Course::default(), base })
+        let (children, course) = (Children::default(), Course::default());
+        Ok(RunningJob { job, children, failures, keyboard, outputs, write_wait, course, base })
     }
 }

@@ -108,9 +108,10 @@ pub const RESOURCES: &[Spelling] = &[
         NOT_BOUND,
     ),
     always(
-        &["--oversubscribe", "-O", "--overcommit", "--share", "--overlap", "-Z", "--no-allocate"],
+        &["--overcommit", "--share", "--overlap", "-Z", "--no-allocate"],
         "ranks may outnumber processors; a list of hosts needs as many slots as ranks",
     ),
+    row(&["-O"], No, Same(&["--oversubscribe"])),
     row(&["--bind-to-core"], No, Same(&["--bind-to", "core"])),
     row(&["--bind-to-none"], No, Same(&["--bind-to", "none"])),
     always(&["-I", "--immediate"], "iof starts the ranks at once"),

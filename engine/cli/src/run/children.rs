@@ -1,0 +1,155 @@
+//! The jobs that tools have the engine of `iof run` start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crossbeam::channel::Sender;
+use iof_engine::{Engine, Job, JobStatus, Signal, SpawnReply, SpawnRequest};
+use iof_proto::{Failure as Refusal, JobSpec, Nspace, Status};
+
+use crate::attach::attach_own;
+use crate::error::Failure;
+use crate::job_event::JobEvent;
+use crate::output::Outputs;
+use crate::printers::AttachedOutputs;
+use crate::threads::start_thread;
+
+/// What the command itself has, beside these jobs.
+pub struct Own<'b, 'a> {
+    pub engine: &'b Arc<Engine>,
+    /// The command's own job, and where its output goes.
+    pub job: Option<(&'b JobSpec, &'b Outputs<'a>)>,
+    /// The number of ranks that may run here, if it is limited.
+    pub slots: Option<u64>,
+}
+
+/// The jobs that were granted and have not ended. Dropping them kills their ranks.
+#[derive(Default)]
+pub struct Children<'a>(BTreeMap<Nspace, Child<'a>>);
+
+struct Child<'a> {
+    ranks: u64,
+    /// Whether this command writes its output, because it writes that of its parent.
+    is_shown: bool,
+    /// The outputs that are written once the ranks are started.
+    outputs: Option<AttachedOutputs<'a>>,
+    /// The job, once its ranks are started.
+    job: Option<Job>,
+}
+
+impl<'a> Children<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Grants or refuses a job.
+    pub fn request(&mut self, own: &Own<'_, 'a>, request: SpawnRequest, reply: SpawnReply) {
+        let SpawnRequest { spec, parent, .. } = request;
+        let parent = parent.as_ref();
+        match self.admit(own, &spec, parent) {
+            Ok(child) => {
+                self.0.insert(spec.nspace.clone(), child);
+                reply.grant(spec);
+            }
+            Err(refusal) => reply.deny(refusal.status, refusal.reason),
+        }
+    }
+
+    fn admit(
+        &self,
+        own: &Own<'_, 'a>,
+        spec: &JobSpec,
+        parent: Option<&Nspace>,
+    ) -> Result<Child<'a>, Refusal> {
+        let ranks = spec.nprocs();
+        let others = self.0.values().map(|child| child.ranks).fold(0, u64::saturating_add);
+        let used = others.saturating_add(own.job.map_or(0, |(own, _)| own.nprocs()));
+        if let Some(slots) = own.slots.filter(|slots| used.saturating_add(ranks) > *slots) {
+            let reason = format!(
+                "{ranks} ranks need as many slots, but {used} of {slots} are in use: run iof with more in --hosts, or with \
+                 --oversubscribe"
+            );
+            return Err(Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason));
+        }
+        let is_child = |parent: &Nspace| self.0.get(parent).is_some_and(|child| child.is_shown);
+        let shown =
+            own.job.filter(|(job, _)| parent.is_some_and(|parent| *parent == job.nspace || is_child(parent)));
+        let outputs = shown.map(|(_, outputs)| attach(own.engine, outputs, spec)).transpose()?;
+        Ok(Child { ranks, is_shown: outputs.is_some(), outputs, job: None })
+    }
+
+    /// Notes that the ranks of a job are started, or that none is. Returns the number
+    /// of outputs that are written for it, whose ends are events.
+    pub fn started(
+        &mut self,
+        nspace: &Nspace,
+        job: Option<Job>,
+        events: &Sender<JobEvent>,
+    ) -> Result<usize, Failure> {
+        let Some(job) = job else {
+            self.0.remove(nspace);
+            return Ok(0);
+        };
+        let outputs = self.0.get_mut(nspace).and_then(|child| {
+            child.job = Some(job.clone());
+            child.outputs.take()
+        });
+        let over = events.clone();
+        // A send fails only if the receiver has already decided to end.
+        start_thread("iof-child", move || {
+            let status = job.wait();
+            drop(over.send(JobEvent::ChildOver { nspace: job.nspace().clone(), status }));
+        })?;
+        let writers = outputs.map_or(Ok(Vec::new()), AttachedOutputs::start)?;
+        let count = writers.len();
+        for writer in writers {
+            let events = events.clone();
+            writer.watch(move |report| drop(events.send(JobEvent::Output(report))))?;
+        }
+        Ok(count)
+    }
+
+    /// Notes that a job has ended. Returns a line about it if it has failed and its output was
+    /// written here.
+    pub fn over(&mut self, nspace: &Nspace, status: &JobStatus) -> Option<String> {
+        let child = self.0.remove(nspace)?;
+        let (rank, exit) = status.first_failure?;
+        child.is_shown.then(|| format!("job {nspace}: rank {rank} failed first ({exit})"))
+    }
+
+    /// Sends a signal to the ranks of all these jobs.
+    pub fn signal(&self, signal: Signal) {
+        self.0.values().filter_map(|child| child.job.as_ref()).for_each(|job| _ = job.signal(signal));
+    }
+}
+
+impl Drop for Children<'_> {
+    fn drop(&mut self) {
+        // They would run without a launcher.
+        self.signal(Signal::KILL);
+    }
+}
+
+/// Opens the outputs of the command for another job.
+fn attach<'a>(
+    engine: &Engine,
+    outputs: &Outputs<'a>,
+    spec: &JobSpec,
+) -> Result<AttachedOutputs<'a>, Refusal> {
+    if outputs.has_files() && !outputs.names_job() {
+        let reason = "the names of the output files do not contain that of the job, so its ranks would write to those \
+                      of its parent: run iof with %j or %x in the names, or with --output dir=DIR";
+        return Err(Refusal::new(Status::ERR_NOT_SUPPORTED, reason));
+    }
+    let attached = outputs.of_job(spec.nprocs()).attach(|parts| {
+        parts.iter().map(|part| attach_own(engine, "iof run", &spec.nspace, part).map(Some)).collect()
+    });
+    attached.map_err(|failure| {
+        let reason = match failure {
+            Failure::Usage(reason) | Failure::Choice(reason) => reason,
+            Failure::Running(reason) | Failure::Timeout(reason) => reason,
+            Failure::Signal(signal) => signal.to_string(),
+        };
+        Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason)
+    })
+}

@@ -1,0 +1,83 @@
+//! `iof run --in JOB`: starts a job in a running engine, and writes its output as `iof pull` does.
+
+use std::env;
+use std::process::ExitCode;
+
+use crossbeam::channel::unbounded;
+use iof_output::{NewFiles, PrintReport};
+use iof_proto::{Channels, Nspace, Proc, Spawn};
+use iof_tool::{Delivery, Pull, RequestError, Tool};
+
+use super::plan::spec;
+use crate::app::apps;
+use crate::args::RunArgs;
+use crate::attach::{attach_several, pull_for};
+use crate::error::Failure;
+use crate::output::WrittenOutputs;
+use crate::printers::add_report;
+
+/// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
+/// with this command, which is its spawner.
+pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> {
+    let mut apps = apps(&args.app)?;
+    let here = env::current_dir().map_err(Failure::running)?;
+    for app in &mut apps {
+        app.merge_stderr = args.merge_at_source;
+        app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
+    }
+    let mut spawn = Spawn::new(spec(args, apps)?);
+    spawn.rename = args.nspace.is_none();
+    spawn.spec.pmix_tools = None;
+    // The ranks wait until their output is pulled, if those of the engine wait at all.
+    spawn.spec.directives.forward = Some(Channels::OUTPUTS);
+    let outputs = args.output.prepare(Some(spawn.spec.nprocs()), WrittenOutputs::All)?;
+    let mut spawner = None;
+    let attached = outputs.attach(|parts| {
+        let tools = attach_several(&args.engine_of(engine), "iof run", parts.len().saturating_add(1))?;
+        let mut tools = tools.into_iter();
+        let Some(mut first) = tools.next() else { return Ok(Vec::new()) };
+        let nspace = first.spawn_with(&spawn).map_err(not_started)?;
+        // One channel is enough for the end of the job, and for the job to end with this command.
+        let all = vec![Proc::all(nspace.clone())];
+        first.pull(&Pull::new(all, Channels::STDDIAG)).map_err(Failure::running)?;
+        let pulled = parts.iter().zip(tools).map(|(part, mut tool)| {
+            pull_for(&mut tool, &nspace, part)?;
+            Ok(Some(tool))
+        });
+        let pulled = pulled.collect::<Result<_, Failure>>()?;
+        spawner = Some(first);
+        Ok(pulled)
+    })?;
+    let mut new_files = NewFiles::default();
+    attached.create_directories(&mut new_files)?;
+    let writers = attached.start()?;
+    new_files.keep();
+    let (done, received) = unbounded();
+    for writer in writers {
+        let done = done.clone();
+        writer.watch(move |report| drop(done.send(report)))?;
+    }
+    drop(done);
+    let mut sum = PrintReport::default();
+    received.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
+    exit_code(spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?)
+}
+
+fn not_started(error: RequestError) -> Failure {
+    match error {
+        RequestError::Denied(failure) => Failure::Usage(failure.reason),
+        RequestError::Lost(lost) => Failure::running(lost),
+        error => Failure::usage(error),
+    }
+}
+
+/// Blocks until the job of `spawner` has ended. Returns its exit code.
+fn exit_code(mut spawner: Tool) -> Result<ExitCode, Failure> {
+    while let Some(delivery) = spawner.recv().map_err(Failure::running)? {
+        if let Delivery::JobEnded { exit_code, .. } = delivery {
+            let code = exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+            return Ok(ExitCode::from(code));
+        }
+    }
+    Err(Failure::running("lost the engine before the end of the job"))
+}

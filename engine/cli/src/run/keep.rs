@@ -1,0 +1,75 @@
+//! `iof run --keep`: an engine that waits for tools that start jobs in it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::unbounded;
+use iof_engine::{REQUESTS_TO_END, Signal};
+use iof_proto::{Channel, Nspace, Proc, Rank};
+
+use super::children::{Children, Own};
+use super::host::CommandHost;
+use super::plan::config;
+use super::prepared::start_engine;
+use crate::args::RunArgs;
+use crate::error::Failure;
+use crate::job_event::JobEvent;
+use crate::message::print_message;
+use crate::signal_watch::SignalWatch;
+use crate::signals::{Signals, asks_to_end};
+use crate::threads::recv_until;
+
+/// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs.
+pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
+    let (events, queue) = unbounded();
+    let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
+    let host = Arc::new(CommandHost { events: events.clone(), grants: args.grants() });
+    let engine = Arc::new(start_engine(config(args, false)?, &host)?);
+    if engine.socket().is_none() {
+        return Err(Failure::usage("--keep needs a socket for tools: name a directory by --rendezvous-dir"));
+    }
+    let (name, _reserved) = match &args.nspace {
+        Some(name) => (name.clone(), engine.announce(name).map_err(Failure::usage)?),
+        None => engine.reserve_name(&Nspace::new("iof").map_err(Failure::running)?),
+    };
+    // A job with a rank elsewhere, by which tools find the engine and signal this process.
+    let own = Proc::new(name.clone(), Rank(0));
+    engine.deliver(&own, Channel::Stdout, Vec::new(), &[], || {}).map_err(Failure::running)?;
+    print_message(format_args!("waiting for jobs as {name}: start one by iof run --in {name} PROG"));
+    signals.job_is_started();
+    let (mut children, slots) = (Children::default(), args.nodes.slots()?);
+    // A time that an `Instant` can't represent is never over.
+    let (mut deadline, mut grace) = (Instant::now().checked_add(time), None);
+    while grace.is_none() || !children.is_empty() {
+        let is_asked_to_end = match recv_until(&queue, grace.or(deadline)) {
+            // Nothing is started any more.
+            Ok(JobEvent::Spawn { .. }) if grace.is_some() => false,
+            Ok(JobEvent::Spawn { request, reply }) => {
+                let own = Own { engine: &engine, job: None, slots };
+                children.request(&own, *request, reply);
+                false
+            }
+            Ok(JobEvent::Spawned { nspace, job }) => {
+                children.started(&nspace, job, &events)?;
+                false
+            }
+            Ok(JobEvent::ChildOver { nspace, status }) => {
+                children.over(&nspace, &status);
+                false
+            }
+            Ok(JobEvent::Signal(received)) => asks_to_end(received.signal),
+            Ok(JobEvent::Killed(signal)) => REQUESTS_TO_END.contains(&signal),
+            Ok(_) => false,
+            Err(_) => true,
+        };
+        if is_asked_to_end {
+            // At the second request, and when the time after the first is over.
+            children.signal(if grace.is_some() { Signal::KILL } else { Signal::TERM });
+            let now = Instant::now();
+            (deadline, grace) = (None, Some(now.checked_add(args.ending.kill_wait).unwrap_or(now)));
+        }
+    }
+    engine.end_job(&name, Some(0));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,150 @@
+//! Jobs that tools start in a running `iof`: ranks, `iof run --in`, and the engine of `--keep`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use iof_testing::command::site::{Site, Stream, lines, program};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
+use nix::sys::signal::Signal;
+
+/// Runs a rank that starts a job.
+fn run_spawner(site: &Site, options: &[&str], args: &[&str]) -> Process {
+    let spawn = program("spawn");
+    site.run(options, std::iter::once(spawn.as_str()).chain(args.iter().copied()))
+}
+
+#[test]
+fn the_output_of_a_job_that_a_rank_has_started_is_tagged_with_its_own_name() {
+    let site = Site::new();
+    let script = "echo \"of $IOF_RANK\"; echo err >&2; exit 3";
+    let args = ["child", "2", "1000", "attached", "sh", "-c", script];
+    let run = run_spawner(&site, &["--output", "tag", "--nspace", "parent"], &args);
+    // The rank ends only by the signal, after its job.
+    wait_for("the end of the job", || {
+        let ended = |proc: &serde_json::Value| proc["nspace"] == "child" && proc["state"] != "running";
+        let procs = site.procs()?;
+        (procs.iter().filter(|proc| ended(proc)).count() == 2).then_some(())
+    });
+    run.signal(Signal::SIGTERM);
+    let done = run.finish();
+    assert_eq!(done.code, 143, "the exit code is that of the command's own job: {done:?}");
+    let expected =
+        ["[child,0]<stdout>: of 0", "[child,1]<stdout>: of 1", "[parent,0]<stdout>: started child"];
+    assert_eq!(lines(done.text()), expected.into());
+    assert_eq!(done.stderr.matches(",0]<stderr>: err").count(), 1, "{done:?}");
+    assert!(done.stderr.contains("iof: job child: rank "), "{done:?}");
+}
+
+#[test]
+fn a_job_ends_with_its_parent_and_a_detached_one_is_waited_for() {
+    let site = Site::new();
+    let args = |end| ["child", "1", "0", end, "sh", "-c", "echo begin; sleep 1; echo end"];
+    let done = run_spawner(&site, &[], &args("detached")).finish();
+    assert_eq!((done.code, lines(done.text())), (0, ["started child", "begin", "end"].into()));
+    let done = run_spawner(&site, &[], &args("attached")).finish();
+    assert_eq!(done.code, 0);
+    assert!(!done.text().contains("end\n"), "{done:?}");
+}
+
+#[test]
+fn spawn_none_and_full_slots_refuse_a_job_of_a_rank() {
+    let site = Site::new();
+    let args = ["child", "2", "0", "detached", "echo", "ran"];
+    for (options, refusal) in [
+        (&["--spawn", "none"][..], Some("this iof run starts no jobs (--spawn none)")),
+        (&["--hosts", "localhost:2"], Some("2 ranks need as many slots, but 1 of 2 are in use")),
+        (&["--hosts", "localhost:2", "--oversubscribe"], None),
+        (&["--hosts", "localhost:3"], None),
+    ] {
+        let done = run_spawner(&site, options, &args).finish();
+        assert_eq!(done.code, 0);
+        match refusal {
+            Some(reason) => {
+                assert!(done.text().starts_with("refused: ") && done.text().contains(reason), "{done:?}")
+            }
+            None => assert_eq!(done.text().matches("ran\n").count(), 2, "{done:?}"),
+        }
+    }
+}
+
+/// Starts `iof run --in JOB OPTIONS -- sh -c SCRIPT`.
+fn run_in(site: &Site, job: &str, options: &[&str], script: &str) -> Process {
+    Process::start(site.iof("run").args(["--in", job]).args(options).args(["--", "sh", "-c", script]))
+}
+
+/// Waits for the first output of the job `sh`.
+fn wait_for_ready(site: &Site) {
+    let has_written = |stream: &Stream| stream.0["nspace"] == "sh" && stream.number("produced") > 0;
+    wait_for("the first output", || site.streams()?.iter().any(has_written).then_some(()));
+}
+
+#[test]
+fn a_job_started_in_a_running_job_has_its_output_its_exit_code_and_its_end_here() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}; echo main", gate.path()));
+    site.wait_for_ranks(1);
+    let script = "echo \"$IOF_NSPACE $COLOUR $(pwd)\"; echo err >&2; exit 7";
+    let options = ["-n", "2", "-x", "COLOUR=blue", "--wdir", "/", "--nspace", "other"];
+    let done = run_in(&site, "main", &options, script).finish();
+    assert_eq!((done.code, done.text()), (7, "other blue /\nother blue /\n"));
+    assert_eq!(done.stderr, "err\nerr\n");
+    // A job ends with the command that has started it.
+    let command = run_in(&site, "main", &[], "echo ready; exec sleep 1000");
+    wait_for_ready(&site);
+    command.signal(Signal::SIGINT);
+    assert_eq!(command.finish().code, 130);
+    wait_for("the end of the job", || {
+        site.procs()?.iter().all(|proc| proc["nspace"] == "main").then_some(())
+    });
+    let refused = run_in(&site, "main", &["--nspace", "main"], "true").finish();
+    assert_eq!(refused.code, 2);
+    assert_eq!(refused.stderr, "iof: job main already exists: choose another name\n");
+    gate.open();
+    let done: Done = main.finish();
+    assert_eq!((done.code, done.text()), (0, "main\n"));
+}
+
+#[test]
+fn an_engine_without_a_job_waits_for_jobs_until_its_time_is_over_or_it_is_killed() {
+    let site = Site::new();
+    let keep = |time| Process::start(site.iof("run").args(["--keep", time, "--nspace", "pool"]));
+    let ready = || wait_for("the engine", || site.procs().filter(|procs| !procs.is_empty()));
+    for end in ["kill", "signal"] {
+        let engine = keep("1h");
+        ready();
+        let done = run_in(&site, "pool", &[], "echo \"in $IOF_NSPACE\"").finish();
+        assert_eq!((done.code, done.text()), (0, "in sh\n"));
+        // A job that runs is ended as well.
+        let job = run_in(&site, "pool", &[], "echo ready; exec sleep 1000");
+        wait_for_ready(&site);
+        if end == "kill" {
+            assert_eq!(Process::start(site.iof("kill").arg("pool")).finish().code, 0);
+        } else {
+            engine.signal(Signal::SIGINT);
+        }
+        assert_eq!(job.finish().code, 143);
+        assert_eq!(engine.finish().code, 0, "{end}");
+    }
+    let done = keep("0.1").finish();
+    assert_eq!(done.code, 0);
+    assert!(done.stderr.starts_with("iof: waiting for jobs as pool: "), "{done:?}");
+}
+
+#[test]
+fn options_that_a_job_in_a_running_engine_or_an_engine_alone_has_no_use_for_are_refused() {
+    let site = Site::new();
+    for args in [
+        &["--in", "main", "--drop", "oldest", "true"][..],
+        &["--in", "main", "--hosts", "localhost", "true"],
+        &["--in", "main", "--stdin", "0", "true"],
+        &["--keep", "1", "true"],
+        &["--keep", "1", "-n", "2"],
+        &["--keep", "1", "--output", "tag"],
+        &[],
+    ] {
+        let done = Process::start(site.iof("run").args(args)).finish();
+        assert_eq!((done.code, done.stdout.len()), (2, 0), "{args:?}: {done:?}");
+        assert_eq!(done.stderr.lines().count(), 1, "{args:?}: {done:?}");
+    }
+    assert_eq!(run_in(&site, "no-such-job", &[], "true").finish().code, 2);
+}
