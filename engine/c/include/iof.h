@@ -590,8 +590,8 @@
 // IOF_CACHED, IOF_DROPPED, IOF_GENERATION, IOF_READERS and IOF_IOF_COMPLETE. An extension of iof.
 #define IOF_QUERY_STATS "iof.qry.stats"
 
-// iof_server_spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string): the
-// name of the job.
+// iof_server_spawn, iof_Spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO
+// (string): the name of the job.
 #define IOF_NSPACE "pmix.nspace"
 
 // Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
@@ -859,9 +859,9 @@
 // iof.
 #define IOF_LOG_ORDER "iof.log.order"
 
-// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
-// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key
-// nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
+// iof_server_spawn and iof_Spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push
+// fills. IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this
+// key nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
 #define IOF_STDIN_TGT "pmix.stdin"
 
 // iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
@@ -877,16 +877,16 @@
 // means all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
 #define IOF_PTY "iof.pty"
 
-// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay
-// open, because a process that it has started holds them, in milliseconds. By default there is no
-// limit. An extension of iof.
+// iof_server_spawn and iof_Spawn (uint32): the time for which the streams of a rank that has ended
+// may stay open, because a process that it has started holds them, in milliseconds. By default
+// there is no limit. An extension of iof.
 #define IOF_GRACE "iof.grace"
 
-// iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
-// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for
-// programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none",
-// a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
-// extension of iof.
+// iof_server_spawn and iof_Spawn (string): the protocol by which the ranks start MPI: "pmi1"
+// (MPICH, Intel MPI, MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto"
+// ("pmix" for programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless
+// it is "none", a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends
+// the job. An extension of iof.
 #define IOF_MPI "iof.mpi"
 
 // iof_server_spawn (string): tools of PMIx may attach to the job by PMIx's own protocol, if it has
@@ -899,9 +899,16 @@
 // (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 #define IOF_ELSEWHERE "iof.elsewhere"
 
-// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool
-// ends.
+// iof_Spawn (bool): the job continues when its parent ends. iof_tool_init and iof_server_spawn
+// (bool): accepted without effect.
 #define IOF_NOHUP "pmix.nohup"
+
+// iof_Spawn (proc): the process whose job is the parent of the new one. By default, the rank that
+// this process is or descends from. If it is none, or its job is unknown, the tool is.
+#define IOF_PARENT_ID "pmix.parent"
+
+// iof_Spawn (string): the working directory of programs whose cwd is NULL.
+#define IOF_WDIR "pmix.wdir"
 
 // iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of
 // another one, whose registrations it could inherit.
@@ -1922,6 +1929,10 @@ typedef struct iof_adopted_t {
     pid_t pid;
 } iof_adopted_t;
 
+// Called when the ranks of a job are started. status is IOF_SUCCESS and nspace the name of the job,
+// which is valid until the callback returns, or status is an error and nspace is empty.
+typedef void (*iof_spawn_cbfunc_t)(iof_status_t status, char *nspace, void *cbdata);
+
 // An attribute that a function supports: an element of an array of type IOF_REGATTR.
 typedef struct iof_regattr_t {
     // The name of the attribute in PMIx, such as "PMIX_IOF_CACHE_SIZE". If the library does not
@@ -2534,6 +2545,41 @@ iof_status_t iof_server_signal(const char *nspace, int signal);
 // IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_RESOURCE_BUSY if it has
 // not ended.
 iof_status_t iof_server_forget(const char *nspace);
+
+// Has the engine start the processes of a job (iof_server_spawn), and stores its name in nspace, which
+// may be NULL and otherwise points to an iof_nspace_t. Blocks until all processes are started, or
+// none is. The launcher of the engine decides whether tools of its own user may start jobs; iof run
+// permits it, and an engine of iof_server_init does not. The environment is that of the engine's
+// process and what the programs add.
+//
+// The engine keeps the output from its first byte on until the caller registers for it
+// (iof_IOF_pull), as the infos about its cache specify. The job then ends with its parent: the job of
+// the rank that the caller descends from, otherwise the caller.
+//
+// Infos of the job: IOF_NSPACE (by default a name of its own), IOF_STDIN_TGT, IOF_GRACE, IOF_MPI,
+// IOF_NOHUP, IOF_PARENT_ID, IOF_WDIR, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US. Those of a program are as for
+// iof_server_spawn. Any other info is refused, also if it is not required.
+//
+// Errors, after which no process of the job runs; iof_last_error returns the reason, with the rank and
+// the error of the system: IOF_ERR_NOT_SUPPORTED if an info or the launcher refuses it;
+// IOF_ERR_NO_PERMISSIONS if the engine belongs to another user; IOF_ERR_EXISTS if a job has the name
+// already; IOF_ERR_OUT_OF_RESOURCE if tools have started too many jobs;
+// IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started; IOF_ERR_WOULD_BLOCK in a callback.
+iof_status_t iof_Spawn(const struct iof_info_t *job_info,
+                       size_t ninfo,
+                       const struct iof_app_t *apps,
+                       size_t napps,
+                       char *nspace);
+
+// The same as iof_Spawn, without blocking: cbfunc, which may be NULL, is called with the result.
+iof_status_t iof_Spawn_nb(const struct iof_info_t *job_info,
+                          size_t ninfo,
+                          const struct iof_app_t *apps,
+                          size_t napps,
+                          iof_spawn_cbfunc_t cbfunc,
+                          void *cbdata);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -7,14 +7,15 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use iof_proto::{Failure, Status};
+use iof_proto::{Failure, Nspace, Status};
 
 use crate::callbacks::{
     iof_hdlr_reg_cbfunc_t, iof_info_cbfunc_t, iof_iof_cbfunc_t, iof_notification_fn_t, iof_op_cbfunc_t,
+    iof_spawn_cbfunc_t,
 };
 use crate::command::Done;
 use crate::guard::calling;
-use crate::types::{iof_byte_object_t, iof_info_t, iof_proc_t, iof_status_t};
+use crate::types::{iof_byte_object_t, iof_info_t, iof_nspace_t, iof_proc_t, iof_status_t};
 use crate::{memory, value};
 
 /// The pointer that C passes with a callback and receives back. It is never dereferenced here.
@@ -54,6 +55,20 @@ pub(crate) fn registered(
         let id = result.as_ref().copied().unwrap_or(0);
         // SAFETY: the module's contract.
         calling(|| unsafe { callback(status_of(result).0, id, cbdata) });
+    }
+}
+
+/// Returns the call that reports the start of a job.
+pub(crate) fn spawned(callback: iof_spawn_cbfunc_t, cbdata: *mut c_void) -> Done<Nspace> {
+    let cbdata = CbData(cbdata);
+    Box::new(move |result| started(callback, &result, cbdata))
+}
+
+fn started(callback: iof_spawn_cbfunc_t, result: &Result<Nspace, Failure>, CbData(cbdata): CbData) {
+    if let Some(callback) = callback {
+        let mut name: iof_nspace_t = memory::characters(result.as_ref().map_or("", Nspace::as_str));
+        // SAFETY: the module's contract; the name lives until the callback returns.
+        calling(|| unsafe { callback(status_of(result).0, name.as_mut_ptr(), cbdata) });
     }
 }
 

@@ -1,6 +1,6 @@
 //! The callbacks, with PMIx's arguments.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 
@@ -11,6 +11,11 @@ pub type iof_op_cbfunc_t = Option<unsafe extern "C" fn(status: iof_status_t, cbd
 /// or status is an error and refid 0.
 pub type iof_hdlr_reg_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, refid: usize, cbdata: *mut c_void)>;
+
+/// Called when the ranks of a job are started. status is IOF_SUCCESS and nspace the name of the job,
+/// which is valid until the callback returns, or status is an error and nspace is empty.
+pub type iof_spawn_cbfunc_t =
+    Option<unsafe extern "C" fn(status: iof_status_t, nspace: *mut c_char, cbdata: *mut c_void)>;
 
 /// Called when the receiver of a callback no longer needs the data of that callback.
 pub type iof_release_cbfunc_t = Option<unsafe extern "C" fn(cbdata: *mut c_void)>;

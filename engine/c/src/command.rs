@@ -1,6 +1,6 @@
 //! The requests of the program, and how their results are returned.
 
-use iof_proto::{Answer, Failure, Log, Query, Status};
+use iof_proto::{Answer, Failure, Log, Nspace, Query, Spawn, Status};
 use iof_tool::{Pull, Push};
 
 use crate::callbacks::iof_iof_cbfunc_t;
@@ -23,6 +23,7 @@ pub(crate) enum Command {
     Push(Push, Payload, Done<()>),
     Query(Vec<Query>, Done<Answer>),
     Log(Log, Done<()>),
+    Spawn(Box<Spawn>, Done<Nspace>),
     /// Calls back on the thread that has the core, after output that was delivered is printed.
     Call(Done<()>),
 }
@@ -38,6 +39,7 @@ impl Command {
                 done(Err(failure));
             }
             Command::Query(_, done) => done(Err(failure)),
+            Command::Spawn(_, done) => done(Err(failure)),
             Command::Log(_, done) | Command::Call(done) => done(Err(failure)),
         }
     }

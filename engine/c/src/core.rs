@@ -34,6 +34,7 @@ enum UnansweredRequest {
     Push(Payload, bool, Done<()>),
     Query(Done<Answer>),
     Log(Done<()>),
+    Spawn(Done<Nspace>),
     /// A query for a tag or a file of output that waits.
     Processes,
 }
@@ -179,6 +180,9 @@ impl SessionCore {
                 );
             }
             Command::Log(log, done) => self.ask(Tool::submit_log, &log, UnansweredRequest::Log(done)),
+            Command::Spawn(spawn, done) => {
+                self.ask(Tool::submit_spawn, &*spawn, UnansweredRequest::Spawn(done));
+            }
             Command::Deregister(handler, done) => self.deregister(handler, done),
             Command::Call(done) => self.in_order(move |_| done(Ok(()))),
         }
@@ -319,6 +323,7 @@ impl SessionCore {
             (UnansweredRequest::Log(done), Reply::Logged(result)) => {
                 done(result.and_then(|report| logged(&report)))
             }
+            (UnansweredRequest::Spawn(done), Reply::Spawned(result)) => done(result),
             (pending, Reply::PushBegun(Err(failure))) => pending.fail(failure),
             (pending, _) => pending.fail(gone("the engine's answer does not match the request")),
         }
@@ -385,6 +390,7 @@ impl UnansweredRequest {
             }
             UnansweredRequest::Query(done) => done(Err(failure)),
             UnansweredRequest::Log(done) => done(Err(failure)),
+            UnansweredRequest::Spawn(done) => done(Err(failure)),
             UnansweredRequest::Processes => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use iof_proto::attribute::Place;
 use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Info, InfoValue, Proc, Rank, Status, attribute};
@@ -96,6 +97,25 @@ impl Infos {
         let (session_directory, system_directory) =
             (self.path(PMIX_SERVER_TMPDIR)?, self.path(PMIX_SYSTEM_TMPDIR)?);
         Ok(Search { target, session_directory, system_directory })
+    }
+
+    pub(crate) fn proc(&mut self, key: &str) -> Outcome<Option<Proc>> {
+        self.take(key)
+            .map(
+                |value| if let InfoValue::Proc(proc) = value { Ok(proc) } else { mismatch(key, "a process") },
+            )
+            .transpose()
+    }
+
+    /// Fails if one of the infos, also of those that are not required, has no effect at `places`.
+    pub(crate) fn only(&self, places: &[Place]) -> Outcome<()> {
+        let is_known = |info: &&Info| {
+            let attribute = attribute::find(&info.key);
+            attribute.is_some_and(|attribute| attribute.places.iter().any(|place| places.contains(place)))
+        };
+        let Some(info) = self.0.iter().find(|info| !is_known(info)) else { return Ok(()) };
+        Err(format!("{} is not supported here: leave it out", name(&info.key)))
+            .or_status(Status::ERR_NOT_SUPPORTED)
     }
 
     pub(crate) fn path(&mut self, key: &str) -> Outcome<Option<PathBuf>> {

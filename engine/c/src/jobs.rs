@@ -25,7 +25,7 @@ use crate::types::{
 use crate::{memory, read};
 
 /// The maximum number of programs of a job.
-const MAX_APPS: usize = 4096;
+pub(crate) const MAX_APPS: usize = 4096;
 /// The maximum number of arguments, of variables and of adopted ranks.
 pub(crate) const MAX_ARGS: usize = 1 << 16;
 /// The maximum length of an argument, in bytes: the kernel's MAX_ARG_STRLEN.
@@ -132,7 +132,7 @@ fn launch_status(error: &LaunchError) -> Status {
 ///
 /// # Safety
 /// The contract of [`read`].
-unsafe fn program(from: &iof_app_t) -> Outcome<ProgramSpec> {
+pub(crate) unsafe fn program(from: &iof_app_t) -> Outcome<ProgramSpec> {
     // SAFETY: the caller's promise.
     unsafe {
         let infos = read::infos(from.info, from.ninfo)?;

@@ -18,7 +18,7 @@
 //! | `pushes`, `events` | pushes in progress; event handlers |
 //! | `print`, `format` | output without a callback; its attributes |
 //! | `stdio` | the program's own stdin, stdout and stderr |
-//! | `tool`, `forwarding`, `servers`, `progress` | entry points of tools |
+//! | `tool`, `spawn`, `forwarding`, `servers`, `progress` | entry points of tools |
 //! | `helpers`, `argv`, `strings`, `pretty` | functions for values, lists and names |
 //! | `local_answers` | queries that need no engine |
 //! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs, its upcalls |
@@ -64,6 +64,7 @@ mod server;
 mod servers;
 mod session;
 mod shared;
+mod spawn;
 mod spec;
 mod stdio;
 mod strings;
@@ -83,6 +84,7 @@ pub use pretty::*;
 pub use progress::*;
 pub use server::*;
 pub use servers::*;
+pub use spawn::*;
 pub use strings::*;
 pub use tool::*;
 pub use types::*;

@@ -1,12 +1,15 @@
 //! The infos of the functions that begin a job, and of its programs.
 
 use std::path::PathBuf;
+use std::process;
 use std::time::Duration;
 
 use iof_engine::{App, JobSpec, KillOnBadExit, MAX_RANKS, Mpi, Pty, Stdin};
+use iof_proto::attribute::Place;
 use iof_proto::attribute::key::*;
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Directives, Info, Rank, Status};
+use iof_proto::{Directives, Info, Rank, Spawn, Status};
+use iof_tool::own_proc;
 
 use crate::format::Format;
 use crate::guard::{Outcome, or_failure};
@@ -68,7 +71,43 @@ pub(crate) fn job_spec(
 ) -> Outcome<(JobSpec, Format)> {
     let mut infos = Infos(infos);
     let name = infos.text(PMIX_NSPACE)?.unwrap_or_else(default_name);
-    let mut spec = JobSpec::new(read::nspace(&name)?, Vec::with_capacity(programs.len()));
+    let mut spec = of_programs(&name, programs)?;
+    spec.stdin.extend(stdin(&mut infos)?);
+    spec.ptys.extend(infos.ranks(IOF_PTY)?.into_iter().map(|rank| (rank, PTY)));
+    grace_and_mpi(&mut infos, &mut spec)?;
+    spec.pmix_tools = infos.path(IOF_PMIX_TOOLS)?;
+    // Accepted without effect: the job continues when a tool ends.
+    infos.flag(PMIX_NOHUP)?;
+    let Adoption { elsewhere, directives, format } = adoption(infos.0)?;
+    (spec.elsewhere, spec.directives) = (elsewhere, directives);
+    Ok((spec, format))
+}
+
+/// Reads the infos of `iof_Spawn`, for a job of `programs`. An info that has no effect is refused,
+/// also if it is not required.
+pub(crate) fn tool_spawn(infos: Vec<Info>, programs: Vec<ProgramSpec>) -> Outcome<Spawn> {
+    let mut infos = Infos(infos);
+    infos.only(&[Place::ToolSpawn, Place::Spawn])?;
+    let name = infos.text(PMIX_NSPACE)?;
+    let rename = name.is_none();
+    let mut spec = of_programs(&name.unwrap_or_else(|| format!("iof-{}", process::id())), programs)?;
+    spec.stdin.extend(infos.ranks(PMIX_STDIN_TGT)?.into_iter().map(|rank| (rank, Stdin::Pipe)));
+    grace_and_mpi(&mut infos, &mut spec)?;
+    let cwd = infos.path(PMIX_WDIR)?;
+    spec.apps.iter_mut().for_each(|app| app.cwd = app.cwd.take().or_else(|| cwd.clone()));
+    let detached = infos.flag(PMIX_NOHUP)? == Some(true);
+    let parent = infos.proc(PMIX_PARENT_ID)?.or_else(own_proc);
+    // Only values of a wrong type or out of range are left.
+    infos.0.iter_mut().for_each(|info| info.required = true);
+    (spec.directives, _) = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?;
+    let mut spawn = Spawn::new(spec);
+    (spawn.rename, spawn.detached, spawn.parent) = (rename, detached, parent);
+    Ok(spawn)
+}
+
+/// Returns the job `name` of `programs`.
+fn of_programs(name: &str, programs: Vec<ProgramSpec>) -> Outcome<JobSpec> {
+    let mut spec = JobSpec::new(read::nspace(name)?, Vec::with_capacity(programs.len()));
     let mut first: u32 = 0;
     for ProgramSpec { app, stdin, ptys } in programs {
         let ranks = |rank| Ok::<_, Status>(in_job(rank, first, app.nprocs)?.map(Rank));
@@ -81,8 +120,10 @@ pub(crate) fn job_spec(
         first = first.saturating_add(app.nprocs);
         spec.apps.push(app);
     }
-    spec.stdin.extend(stdin(&mut infos)?);
-    spec.ptys.extend(infos.ranks(IOF_PTY)?.into_iter().map(|rank| (rank, PTY)));
+    Ok(spec)
+}
+
+fn grace_and_mpi(infos: &mut Infos, spec: &mut JobSpec) -> Outcome<()> {
     let grace = infos.number(IOF_GRACE)?;
     spec.grace = grace.map(|milliseconds| Duration::from_millis(milliseconds.into()));
     spec.mpi = match infos.text(IOF_MPI)?.as_deref() {
@@ -95,12 +136,7 @@ pub(crate) fn job_spec(
     if spec.mpi != Mpi::None {
         spec.kill_on_bad_exit = KillOnBadExit::Signal;
     }
-    spec.pmix_tools = infos.path(IOF_PMIX_TOOLS)?;
-    // Accepted without effect: the job continues when a tool ends.
-    infos.flag(PMIX_NOHUP)?;
-    let Adoption { elsewhere, directives, format } = adoption(infos.0)?;
-    (spec.elsewhere, spec.directives) = (elsewhere, directives);
-    Ok((spec, format))
+    Ok(())
 }
 
 /// The infos of `iof_server_adopt`, which a job that is started has, too.
@@ -128,7 +164,6 @@ pub(crate) fn adoption(infos: Vec<Info>) -> Outcome<Adoption> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use iof_proto::attribute::Place;
     use iof_proto::{InfoValue, Proc};
 
     use super::*;
@@ -141,6 +176,8 @@ mod tests {
         let spawn = wrong(&[Place::ServerSpawn, Place::Spawn], spawn);
         assert_eq!(spawn, [IOF_MPI], "only four texts are names of protocols");
         assert_eq!(wrong(&[Place::ServerAdopt, Place::Spawn], |infos| adoption(infos).is_ok()), [""; 0]);
+        let tool = |infos| tool_spawn(infos, Vec::new()).is_ok();
+        assert_eq!(wrong(&[Place::ToolSpawn, Place::Spawn], tool), [IOF_MPI]);
         let program = |infos| ProgramSpec::new(App::new("sh", [""; 0]), infos).is_ok();
         assert_eq!(wrong(&[Place::Program], program), [""; 0]);
     }

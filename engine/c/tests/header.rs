@@ -72,6 +72,7 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
         "pretty",
         "server",
         "jobs",
+        "spawn",
     ] {
         builder = builder.with_src(source(name));
     }

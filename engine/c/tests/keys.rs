@@ -90,15 +90,16 @@ fn listed(source: &str, function: &str, label: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_documentation_of_each_function_lists_its_attributes_of_the_table() {
-    let [tool, forwarding, server, jobs] =
-        ["tool", "forwarding", "server", "jobs"].map(|name| read(&format!("src/{name}.rs")));
-    let cases: [(&str, &str, &str, &[Place]); 7] = [
+    let [tool, forwarding, server, jobs, spawn] =
+        ["tool", "forwarding", "server", "jobs", "spawn"].map(|name| read(&format!("src/{name}.rs")));
+    let cases: [(&str, &str, &str, &[Place]); 8] = [
         (&tool, "iof_tool_init", "Infos: ", &[Place::ToolInit]),
         (&forwarding, "iof_IOF_pull", "Directives: ", &[Place::Pull, Place::LibraryPull]),
         (&forwarding, "iof_IOF_push", "Directives: ", &[Place::Push]),
         (&server, "iof_server_init", "Infos: ", &[Place::Server, Place::ServerInit]),
         (&jobs, "iof_server_spawn", "Infos of the job: ", &[Place::Spawn, Place::ServerSpawn]),
         (&jobs, "iof_server_spawn", "counted within the program: ", &[Place::Program]),
+        (&spawn, "iof_Spawn", "Infos of the job: ", &[Place::Spawn, Place::ToolSpawn]),
         (&server, "iof_server_IOF_deliver", "Infos: ", &[Place::Deliver]),
     ];
     for (source, function, label, places) in cases {

@@ -11,3 +11,4 @@ mod lost;
 mod macros;
 mod printing;
 mod programs;
+mod spawn;

@@ -245,7 +245,9 @@ with_texts! {
         /// `iof_server_spawn` of the C library, which honours the attributes of [`Place::Spawn`] as
         /// well.
         ServerSpawn = "iof_server_spawn",
-        /// A program of `iof_server_spawn` of the C library.
+        /// `iof_Spawn` of the C library, which honours the attributes of [`Place::Spawn`] as well.
+        ToolSpawn = "iof_Spawn",
+        /// A program of `iof_server_spawn` or `iof_Spawn` of the C library.
         Program = "iof_app_t",
         /// `iof_server_adopt` of the C library, which honours the attributes of [`Place::Spawn`] as
         /// well.

@@ -55,6 +55,9 @@ forward! {
     PMIx_Log = iof_Log(*const iof_info_t, usize, *const iof_info_t, usize) -> iof_status_t;
     PMIx_Log_nb = iof_Log_nb(*const iof_info_t, usize, *const iof_info_t, usize, iof_op_cbfunc_t,
         *mut c_void) -> iof_status_t;
+    PMIx_Spawn = iof_Spawn(*const iof_info_t, usize, *const iof_app_t, usize, *mut c_char) -> iof_status_t;
+    PMIx_Spawn_nb = iof_Spawn_nb(*const iof_info_t, usize, *const iof_app_t, usize, iof_spawn_cbfunc_t,
+        *mut c_void) -> iof_status_t;
     PMIx_Register_event_handler = iof_Register_event_handler(*mut iof_status_t, usize, *mut iof_info_t, usize,
         iof_notification_fn_t, iof_hdlr_reg_cbfunc_t, *mut c_void) -> iof_status_t;
     PMIx_Deregister_event_handler = iof_Deregister_event_handler(usize, iof_op_cbfunc_t,

@@ -64,7 +64,7 @@ functions! {
 }
 
 functions! {
-    iof_status_t = fail(of_server(), "only launchers start and control processes").0;
+    iof_status_t = fail(of_server(), "only launchers control processes").0;
     PMIx_Abort
     PMIx_Allocation_request
     PMIx_Allocation_request_nb
@@ -72,8 +72,6 @@ functions! {
     PMIx_Job_control_nb
     PMIx_Process_monitor
     PMIx_Process_monitor_nb
-    PMIx_Spawn
-    PMIx_Spawn_nb
 }
 
 functions! {

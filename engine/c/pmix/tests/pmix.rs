@@ -90,9 +90,13 @@ fn unsupported_functions_return_not_supported_with_a_reason() {
         int main(void) {\n\
             pmix_proc_t self = {0};\n\
             assert(PMIx_Spawn(NULL, 0, NULL, 0, self.nspace) == PMIX_ERR_INIT);\n\
+            assert(PMIx_Abort(1, NULL, NULL, 0) == PMIX_ERR_INIT);\n\
             assert(iof_server_init(NULL, NULL, 0) == IOF_SUCCESS);\n\
-            assert(PMIx_Spawn(NULL, 0, NULL, 0, self.nspace) == PMIX_ERR_NOT_SUPPORTED);\n\
+            assert(PMIx_Abort(1, NULL, NULL, 0) == PMIX_ERR_NOT_SUPPORTED);\n\
             assert(strstr(iof_last_error(), \"launchers\"));\n\
+            pmix_app_t app = {.cmd = \"true\", .maxprocs = 1};\n\
+            assert(PMIx_Spawn(NULL, 0, &app, 1, self.nspace) == PMIX_ERR_NOT_SUPPORTED);\n\
+            assert(strstr(iof_last_error(), \"does not let tools start jobs\"));\n\
             assert(PMIx_Notify_event(-1, &self, 0, NULL, 0, NULL, NULL) == PMIX_ERR_NOT_SUPPORTED);\n\
             assert(strstr(iof_last_error(), \"events\"));\n\
             assert(PMIx_Scope_string(PMIX_LOCAL) && !PMIx_Info_string(NULL));\n\

@@ -123,10 +123,10 @@ attributes! {
 
     /// The rank whose stdin is a pipe that tools can push to.
     ///
-    /// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
+    /// iof_server_spawn and iof_Spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
     /// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this
     /// key nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
-    PMIX_STDIN_TGT = "pmix.stdin": Number or Process from 0 to 4294967295, at ServerSpawn Program;
+    PMIX_STDIN_TGT = "pmix.stdin": Number or Process from 0 to 4294967295, at ServerSpawn ToolSpawn Program;
     /// The one rank that inherits the launcher's own stdin.
     ///
     /// iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
@@ -145,19 +145,19 @@ attributes! {
     IOF_PTY = "iof.pty": Number or Process from 0 to 4294967295, at ServerSpawn Program;
     /// The time for which streams may stay open after the exit of their rank, in milliseconds.
     ///
-    /// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay
+    /// iof_server_spawn and iof_Spawn (uint32): the time for which the streams of a rank that has ended may stay
     /// open, because a process that it has started holds them, in milliseconds. By default there is
     /// no limit. An extension of iof.
-    IOF_GRACE = "iof.grace": Number from 0 to 4294967295, at ServerSpawn;
+    IOF_GRACE = "iof.grace": Number from 0 to 4294967295, at ServerSpawn ToolSpawn;
     /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default
     /// "none".
     ///
-    /// iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel
+    /// iof_server_spawn and iof_Spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel
     /// MPI, MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix"
     /// for programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is
     /// "none", a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends
     /// the job. An extension of iof.
-    IOF_MPI = "iof.mpi": Text, at ServerSpawn;
+    IOF_MPI = "iof.mpi": Text, at ServerSpawn ToolSpawn;
     /// Tools of PMIx may attach to the job; the command `iof`, which serves each of them in a
     /// process of its own.
     ///
@@ -171,11 +171,21 @@ attributes! {
     /// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
     /// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
     IOF_ELSEWHERE = "iof.elsewhere": Bool, at ServerSpawn ServerAdopt;
-    /// Accepted without effect: jobs continue when a tool ends, because tools do not start jobs.
+    /// The job continues when its parent ends. Accepted without effect for a tool, and for the job
+    /// of a launcher, which does not end with a tool.
     ///
-    /// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a
-    /// tool ends.
-    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn;
+    /// iof_Spawn (bool): the job continues when its parent ends. iof_tool_init and iof_server_spawn
+    /// (bool): accepted without effect.
+    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn ToolSpawn;
+    /// The process whose job is the parent of the new one.
+    ///
+    /// iof_Spawn (proc): the process whose job is the parent of the new one. By default, the rank
+    /// that this process is or descends from. If it is none, or its job is unknown, the tool is.
+    PMIX_PARENT_ID = "pmix.parent": Process, at ToolSpawn;
+    /// The working directory of programs that have none of their own.
+    ///
+    /// iof_Spawn (string): the working directory of programs whose cwd is NULL.
+    PMIX_WDIR = "pmix.wdir": Text, at ToolSpawn;
     /// Accepted without effect: no job is the child of another one, from which it could inherit
     /// registrations.
     ///

@@ -108,9 +108,9 @@ attributes! {
     IOF_QUERY_STATS = "iof.qry.stats": Streams, at Query;
     /// The name of the job.
     ///
-    /// iof_server_spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string):
+    /// iof_server_spawn, iof_Spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string):
     /// the name of the job.
-    PMIX_NSPACE = "pmix.nspace": Text, at Qualifier ServerSpawn Answer;
+    PMIX_NSPACE = "pmix.nspace": Text, at Qualifier ServerSpawn ToolSpawn Answer;
     /// The rank. May be repeated.
     ///
     /// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
