@@ -251,7 +251,8 @@ fn ranks_are_read_in_the_order_of_their_writes_while_others_are_started() {
         let path = site.path().join("log");
         let file = File::create(&path).unwrap();
         let mut run = site.iof("run");
-        run.args(["--backend", backend, "--", "sh", "-c", &script, ":"]).arg(&last);
+        // Otherwise the interpreter is read before the start.
+        run.args(["--mpi", "none", "--backend", backend, "--", "sh", "-c", &script, ":"]).arg(&last);
         let run = start(&mut run, file.try_clone().unwrap(), file);
         site.wait_for_bytes(0, "stdout", 4);
         site.wait_for_state(1, "launching");

@@ -433,7 +433,8 @@ fn two_signals_during_a_stalled_start_kill_the_ranks_and_no_inherited_child() {
     let inherited = site.install(Path::new("/bin/sleep"), "inherited");
     let Some((lease, stalls)) = Lease::on_interpreter(&site, "exit") else { return };
     let mut iof = site.iof("run");
-    iof.arg("--").arg(rank).args(["1000", ":"]).arg(stalls);
+    // Otherwise the interpreter is read before the start.
+    iof.args(["--mpi", "none", "--"]).arg(rank).args(["1000", ":"]).arg(stalls);
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$0\" 1000 & exec \"$@\""]).arg(inherited);
     shell.arg(iof.get_program()).args(iof.get_args());
