@@ -135,10 +135,13 @@ impl Drop for Guardian {
 /// later by SIGKILL. Its stdin is the socket to the launcher. Closes all other files but stdout and
 /// stderr, so it must be called first, in a process that blocks all signals.
 ///
+/// # Safety
+/// Nothing in the process owns a descriptor but stdin, stdout and stderr, as at its start.
+///
 /// # Errors
 /// Stdin is not a socket.
-pub fn guard() -> io::Result<()> {
-    // SAFETY: the arguments are numbers. No descriptor above those of the standard files is in use.
+pub unsafe fn guard() -> io::Result<()> {
+    // SAFETY: the arguments are numbers. By the contract of this function, nothing owns what is closed.
     unsafe { libc::syscall(libc::SYS_close_range, libc::STDERR_FILENO + 1, c_uint::MAX, 0) };
     let (mut guarded, mut limit): (Vec<Child>, _) = (Vec::new(), MIN_FORGET);
     while let Some(process) = receive()? {

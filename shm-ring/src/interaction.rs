@@ -73,7 +73,8 @@ pub(crate) fn last_read(ring: &Ring) -> Option<LastRead> {
     let published = &ring.control().published;
     let mut reads = ring.recent().newest_first();
     let newest = reads.next()?;
-    // Relaxed: a reader that sees old values looks again at its next check.
+    // Relaxed: they were stored by `Stream::publish_interaction` and the writer's commit. A reader that
+    // sees old values, or a mix of old and new ones, looks again at its next check.
     let (word, tail) = (published.interaction.load(Relaxed), published.tail.load(Relaxed));
     let given_time = published.given_time.load(Relaxed);
     let mut first = newest;

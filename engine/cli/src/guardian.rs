@@ -23,6 +23,7 @@ pub fn guard() -> Result<ExitCode, Failure> {
     // with these arguments.
     let _ = SigSet::all().thread_block();
     let _ = set_name(c"guardian");
-    iof_capture::guard().map_err(Failure::running)?;
+    // SAFETY: `main` calls this first, before any file is opened.
+    unsafe { iof_capture::guard() }.map_err(Failure::running)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use iof_nodes::{Frame, HEADER, ToFrontEnd};
 use iof_proto::Log;
 use iof_testing::command::nodes::{agent_of, by_rank, has_thread, run, send, start};
 use iof_testing::command::site::{Gate, Site, iof};
-use iof_testing::process::{Done, Process};
+use iof_testing::process::{Done, Process, Stat};
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
@@ -417,6 +417,37 @@ fn a_node_that_is_silent_is_given_up_after_its_time_limit() {
     send(agent, Signal::SIGKILL);
     let told = String::from_utf8(stderr.get()).unwrap();
     assert!(told.contains("node b is lost with rank 1: its agent was silent for 5 s; of its"), "{told}");
+}
+
+#[test]
+fn a_pause_of_the_front_end_is_not_a_silence_of_its_nodes() {
+    let site = Site::new();
+    let stop = site.path().join("stop");
+    let script = format!("echo ready; while [ ! -e {} ]; do sleep 0.05; done; echo end", stop.display());
+    let mut run = start(&site, "a,b", &["-n", "2", "--node-timeout", "5"], &script);
+    let mut stdout = BufReader::new(run.stdout());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    run.stop();
+    // Longer than the limit.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    run.signal(Signal::SIGCONT);
+    fs::write(&stop, "").unwrap();
+    stdout.read_to_string(&mut lines).unwrap();
+    assert_eq!((run.wait(), lines.as_str()), (0, "ready\nready\nend\nend\n"));
+}
+
+#[test]
+fn stopped_ranks_of_other_nodes_end_at_a_signal_that_asks_to_end() {
+    let site = Site::new();
+    let run = start(&site, "a,b", &["-n", "2"], "kill -STOP $$");
+    let is_stopped = |pid: &u32| Stat::of(*pid).is_some_and(|stat| stat.state == 'T');
+    let stopped = || run.running("sh").iter().filter(|pid| is_stopped(pid)).count();
+    wait_for("the ranks to stop", || (stopped() == 2).then_some(()));
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 128 + Signal::SIGTERM as i32);
 }
 
 #[test]

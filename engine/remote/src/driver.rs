@@ -128,7 +128,9 @@ impl EdgeDriver {
             let timer = timers.first().map(|(time, _)| time.saturating_duration_since(now));
             let timeout = if readable.is_empty() { timer } else { Some(Duration::ZERO) };
             if poll.poll(&mut events, timeout).is_err() {
-                events.clear();
+                // Such as after this process was stopped, when all timers are due: what has arrived
+                // meanwhile comes first.
+                continue;
             }
             for event in &events {
                 match event.token() {
@@ -141,7 +143,8 @@ impl EdgeDriver {
                             edge.is_ending |= event.is_read_closed();
                             readable.insert(number);
                         } else {
-                            edge.ends.state().write();
+                            let is_closed = event.is_write_closed() || event.is_error();
+                            edge.ends.state().take_event(is_closed);
                             self.changed.push_back(number);
                         }
                     }

@@ -84,19 +84,25 @@ impl State {
                 Ok(()) if !self.waiting.is_empty() && self.link.has_room() => {}
                 Ok(()) => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => {
-                    self.down = None;
-                    // The driver notices that its output ends.
-                    if self.link.is_resumable() {
-                        self.carrier.signal(Signal::TERM);
-                    }
-                    return;
-                }
+                Err(_) => return self.write_failed(),
             }
         }
         if self.link.is_closed() && self.is_drained() {
             // Ends a socket, which has duplicates. A pipe is closed.
             let _ = self.down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Write));
+        }
+    }
+
+    /// Goes on writing, unless the input of the carrier `is_closed`.
+    pub fn take_event(&mut self, is_closed: bool) {
+        if is_closed && self.down.is_some() { self.write_failed() } else { self.write() }
+    }
+
+    fn write_failed(&mut self) {
+        self.down = None;
+        // The driver notices that its output ends.
+        if self.link.is_resumable() {
+            self.carrier.signal(Signal::TERM);
         }
     }
 

@@ -26,7 +26,8 @@ impl Stream {
 
     pub(super) fn publish_interaction(&self) {
         if !self.is_unallocated() {
-            // Relaxed: readers order nothing by this word. A new ring is handed to them after it.
+            // Relaxed: `interaction::last_read` loads these and orders nothing by them. A new ring is
+            // handed to readers after it.
             let published = &self.writer.ring().control().published;
             published.interaction.store(self.interaction, Relaxed);
             published.given_time.store(self.given_time, Relaxed);

@@ -368,7 +368,8 @@ impl RunningJob<'_> {
             self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
         } else {
             self.send(received);
-            if self.course.stopped {
+            // Nodes do not tell which of their ranks are stopped.
+            if self.course.stopped || asks_to_end && self.job.remote.is_some() {
                 self.signal_all(RankSignal::CONT);
             }
         }

@@ -102,9 +102,17 @@ fn wait_for(file: &File, event: PollFlags, end: &PipeReader) -> io::Result<()> {
     }
 }
 
+/// Returns whether a file is ready now.
+fn is_ready(file: &File, event: PollFlags) -> bool {
+    poll(&mut [PollFd::new(file.as_fd(), event)], PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
 impl Read for CarrierInput {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        wait_for(&self.file, PollFlags::POLLIN, &self.end)?;
+        let waited = wait_for(&self.file, PollFlags::POLLIN, &self.end);
+        if waited.is_err() && !is_ready(&self.file, PollFlags::POLLIN) {
+            waited?;
+        }
         self.file.read(bytes)
     }
 }

@@ -74,12 +74,13 @@ impl State {
         (self.carrier.output, self.carrier.connection) = (None, None);
     }
 
-    /// Notes that the carrier can't be written. Without another one, the edge is closed.
+    /// Notes that the carrier can't be written. Without another one, the edge is closed, and ends once
+    /// what has arrived is received: the carrier's input may stay open.
     fn write_failed(&mut self) {
         if self.link.is_resumable() {
             self.detach();
         } else {
-            self.carrier.output = None;
+            (self.carrier.output, self.carrier.end) = (None, None);
             self.link.close();
         }
     }
@@ -150,7 +151,8 @@ impl Uplink {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Such as a socket whose other end was closed before all was read, or a carrier that
-                // another one follows.
+                // another one follows, or that can't be written.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => return Ok(()),
                 Err(_) if self.state().link.is_resumable() => return Ok(()),
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };

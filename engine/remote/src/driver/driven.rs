@@ -127,13 +127,15 @@ impl Driven {
     }
 
     /// Tells that the agent is silent, or gives it up, when it is time.
-    fn note_silence(&mut self, driver: &EdgeDriver, now: Instant) {
+    fn note_silence(&mut self, driver: &mut EdgeDriver, now: Instant) {
         if !matches!(self.phase, Phase::Receiving) || self.silence.due().is_none_or(|due| now < due) {
             return;
         }
         if !self.ends.state().front.is_to_report() {
             return self.silence.end(now);
         }
+        // What has arrived while this process stood still ends the silence.
+        self.read(driver, now);
         match self.silence.step(now) {
             Some(SilenceStep::Tell(length)) => self.receiver.tell(NodeEvent::Silent(length)),
             Some(SilenceStep::GiveUp(length)) => {
