@@ -156,6 +156,9 @@
 // Only a part of the request succeeded, or only some of the requested items were found.
 #define IOF_ERR_PARTIAL_SUCCESS -52
 
+// Another process has published a value under the key.
+#define IOF_ERR_DUPLICATE_KEY -53
+
 // There is nothing to convert.
 #define IOF_ERR_EMPTY -60
 
@@ -1083,7 +1086,6 @@ typedef uint8_t iof_job_state_t;
 #define IOF_ERR_COMM_FAILURE -49
 #define IOF_ERR_UNPACK_READ_PAST_END_OF_BUFFER -50
 #define IOF_ERR_CONFLICTING_CLEANUP_DIRECTIVES -51
-#define IOF_ERR_DUPLICATE_KEY -53
 #define IOF_PROCESS_SET_DEFINE -55
 #define IOF_PROCESS_SET_DELETE -56
 #define IOF_READY_FOR_DEBUG -58

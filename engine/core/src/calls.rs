@@ -207,6 +207,7 @@ impl Core {
     /// Removes a job from the table. Its handles return its exit status from now on.
     fn forget_job(&mut self, nspace: &Nspace) -> Option<JobState> {
         let job = self.jobs.remove(nspace)?;
+        self.withdraw_published(job.run(), None);
         self.effects.handles.push(HandleOp::RemoveJob { run: job.run(), status: job.status() });
         Some(job)
     }

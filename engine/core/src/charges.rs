@@ -10,7 +10,7 @@ impl Core {
     pub fn charges(&self) -> impl Iterator<Item = &Charge> {
         let connections = self.pending.values().filter_map(PendingPeer::place).chain(self.departed.values());
         let connections = connections.flatten().chain(self.tools.values().flat_map(Peer::charges));
-        let requests = self.queries.charges().chain(self.logs.charges());
+        let requests = self.queries.charges().chain(self.logs.charges()).chain(self.published.charges());
         connections.chain(requests).chain(self.pushes.charges()).chain(self.owed.values())
     }
 

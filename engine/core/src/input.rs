@@ -142,6 +142,9 @@ impl Core {
     /// which nothing can be logged any more.
     pub(crate) fn time_passed(&mut self, now: Instant) {
         self.settle_spawned(now);
+        if self.published.next_limit().is_some_and(|limit| limit <= now) {
+            self.end_lookups(now);
+        }
         if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
             let send = |(signal, receivers)| HandleOp::Signal { receivers, signal, requested: None };
             self.effects.handles.extend(signals.into_iter().map(send));
@@ -156,6 +159,7 @@ impl Core {
 
     /// Returns when [`Input::Time`] is due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.jobs.next_early_end().into_iter().chain(self.graces.next_end()).chain(self.next_overdue()).min()
+        let of_jobs = self.jobs.next_early_end().into_iter().chain(self.graces.next_end());
+        of_jobs.chain(self.next_overdue()).chain(self.published.next_limit()).min()
     }
 }

@@ -25,6 +25,7 @@
 //! | `streams` | streams and their readers: `options`, `state`, `table`, `backlog_holder`, `readers`, `reading`; `deliveries`; requests to the capture thread (`awaited`, `answers`); what it reports (`events`, `capture_end`) |
 //! | `tools` | connections that are not tools yet (`pending`, `admission`), tools (`peer`, `table`), their requests, registrations, pulls and messages |
 //! | `pushes`, `queries`, `logs`, `spawns` | what tools do: push, query, log, start jobs |
+//! | `published` | the values that ranks publish for others |
 
 #![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
 
@@ -41,6 +42,7 @@ mod logs;
 mod memory;
 mod notice;
 mod owed;
+mod published;
 mod pushes;
 mod queries;
 mod quotas;
@@ -85,6 +87,7 @@ pub use logs::routes::{LogConfig, LogRoutes};
 pub use logs::table::Logs;
 pub use memory::{DueUpcall, MemorySource, Released, Shared, SharedMemory, Welcome};
 pub use notice::Notice;
+pub use published::table::PublishedValues;
 pub use pushes::push::elsewhere::Elsewhere;
 pub use pushes::push::{Deferred, Push, PushRequest};
 pub use pushes::stdin_calls::StdinCalls;
@@ -135,6 +138,8 @@ pub struct Core {
     pub spawns: Spawns,
     /// The ongoing log requests.
     pub logs: Logs,
+    /// The values that ranks have published.
+    pub published: PublishedValues,
     /// Sources that tools have asked the host for.
     pub demand: Demand,
     /// The pull that caused each upcall that the host has not answered.
@@ -175,6 +180,7 @@ impl Core {
             queries: Queries::default(),
             spawns: Spawns::default(),
             logs,
+            published: PublishedValues::default(),
             demand: Demand::default(),
             pulls_by_call: BTreeMap::new(),
             owed: BTreeMap::new(),

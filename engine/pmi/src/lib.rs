@@ -5,7 +5,7 @@
 //! the rank sends one request at a time, as a line of `cmd=NAME` and further `KEY=VALUE` words, and
 //! waits for the reply, a line of the same form. The protocol is described in Flux's [RFC
 //! 13](https://flux-framework.readthedocs.io/projects/flux-rfc/en/latest/spec_13.html). Spawning
-//! further jobs and publishing names are refused.
+//! further jobs is refused.
 //!
 //! This crate does no I/O. A [`Server`] serves all ranks of one job: the launcher passes it what it
 //! has read from a rank's socket, writes the replies, and acts on the [`Event`]s. A rank that
@@ -35,5 +35,6 @@ mod server;
 mod space;
 
 pub use error::{MAX_LINE, MAX_SPAWN_LINES, ProtocolError};
+pub use request::ServiceAction;
 pub use server::{Event, Server, variables};
 pub use space::{MAX_KEY, MAX_SPACE_OF_RANK, MAX_VALUE};

@@ -3,7 +3,7 @@
 use crate::error::{ProtocolError, quoted};
 
 /// A request of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PmiRequest<'a> {
     /// Begin, with the highest version that the rank speaks.
     Init { version: u32 },
@@ -25,10 +25,21 @@ pub(crate) enum PmiRequest<'a> {
     Finalize,
     /// End the job.
     Abort { code: i32 },
-    /// A request that this server refuses with a reply of this name.
-    Refused { reply: &'static str },
+    /// Publish, remove or find a service.
+    Service { action: ServiceAction, service: &'a str },
     /// The first line of a request to spawn a job, which ends with the line `endcmd`.
     Spawn,
+}
+
+/// What a rank requests of a service (`MPI_Publish_name` and others).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceAction {
+    /// Publish it with this port.
+    Publish(String),
+    /// Remove it.
+    Unpublish,
+    /// Return its port.
+    Lookup,
 }
 
 /// The first line of a request to spawn a job.
@@ -51,13 +62,13 @@ impl<'a> PmiRequest<'a> {
         }
         let unknown = || ProtocolError::Unknown { command: quoted(line) };
         let command = word(line, "cmd").ok_or_else(unknown)?;
-        let required =
-            |key| word(line, key).ok_or_else(|| ProtocolError::Word { command: quoted(command), key });
+        let lacks = |key| ProtocolError::Word { command: quoted(command), key };
+        let required = |key| word(line, key).ok_or_else(|| lacks(key));
+        let remaining = |key| rest(line, key).ok_or_else(|| lacks(key));
         Ok(match command {
             "init" => {
                 let version = required("pmi_version")?.parse();
-                let invalid = |_| ProtocolError::Word { command: quoted(command), key: "pmi_version" };
-                PmiRequest::Init { version: version.map_err(invalid)? }
+                PmiRequest::Init { version: version.map_err(|_| lacks("pmi_version"))? }
             }
             "get_maxes" => PmiRequest::Maxes,
             "get_appnum" => PmiRequest::AppNumber,
@@ -66,8 +77,7 @@ impl<'a> PmiRequest<'a> {
             "put" => PmiRequest::Put {
                 space: required("kvsname")?,
                 key: required("key")?,
-                value: rest(line, "value")
-                    .ok_or_else(|| ProtocolError::Word { command: quoted(command), key: "value" })?,
+                value: remaining("value")?,
             },
             "get" => PmiRequest::Get { space: required("kvsname")?, key: required("key")? },
             "barrier_in" => PmiRequest::Barrier,
@@ -76,9 +86,14 @@ impl<'a> PmiRequest<'a> {
                 // Older clients send no code.
                 code: word(line, "exitcode").map_or(ABORTED, |code| code.parse().unwrap_or(UNREADABLE)),
             },
-            "publish_name" => PmiRequest::Refused { reply: "publish_result" },
-            "unpublish_name" => PmiRequest::Refused { reply: "unpublish_result" },
-            "lookup_name" => PmiRequest::Refused { reply: "lookup_result" },
+            "publish_name" | "unpublish_name" | "lookup_name" => PmiRequest::Service {
+                action: match command {
+                    "publish_name" => ServiceAction::Publish(remaining("port")?.into()),
+                    "unpublish_name" => ServiceAction::Unpublish,
+                    _ => ServiceAction::Lookup,
+                },
+                service: required("service")?,
+            },
             _ => return Err(ProtocolError::Unknown { command: quoted(command) }),
         })
     }
@@ -130,7 +145,14 @@ mod tests {
             ("cmd=abort", PmiRequest::Abort { code: 1 }),
             ("cmd=abort exitcode=-7", PmiRequest::Abort { code: -7 }),
             ("cmd=abort exitcode=99999999999999", PmiRequest::Abort { code: -1 }),
-            ("cmd=lookup_name service=x", PmiRequest::Refused { reply: "lookup_result" }),
+            (
+                "cmd=lookup_name service=x",
+                PmiRequest::Service { action: ServiceAction::Lookup, service: "x" },
+            ),
+            (
+                "cmd=publish_name service=x port=tag#0$a b",
+                PmiRequest::Service { action: ServiceAction::Publish("tag#0$a b".into()), service: "x" },
+            ),
             ("mcmd=spawn", PmiRequest::Spawn),
         ] {
             assert_eq!(PmiRequest::parse(line), Ok(request), "{line}");
@@ -148,6 +170,7 @@ mod tests {
             ("cmd=init pmi_version=-1", word("init", "pmi_version")),
             ("cmd=put kvsname=s key=k", word("put", "value")),
             ("cmd=get kvsname=s", word("get", "key")),
+            ("cmd=publish_name service=x", word("publish_name", "port")),
         ] {
             assert_eq!(PmiRequest::parse(line), Err(error), "{line}");
         }

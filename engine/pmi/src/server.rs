@@ -4,7 +4,7 @@ use std::mem;
 
 use crate::error::{MAX_SPAWN_LINES, ProtocolError};
 use crate::lines::LineBuffer;
-use crate::request::PmiRequest;
+use crate::request::{PmiRequest, ServiceAction};
 use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_value};
 
 /// The version of the protocol that is served.
@@ -32,6 +32,15 @@ pub enum Event {
         /// The exit code for the job.
         code: i32,
     },
+    /// A rank requests something of a service, and waits for [`Server::answer`].
+    Service {
+        /// The rank.
+        rank: u32,
+        /// The name of the service.
+        service: String,
+        /// The request.
+        action: ServiceAction,
+    },
 }
 
 /// The server of one job. All memory that it uses for a rank is bounded.
@@ -54,6 +63,8 @@ struct Rank {
     aborted: bool,
     lines: LineBuffer,
     in_barrier: bool,
+    /// The name of the reply to a request about a service.
+    awaits: Option<&'static str>,
     spawn: Option<Spawn>,
     /// The part of the reply that is not sent yet.
     unsent: Vec<u8>,
@@ -134,6 +145,23 @@ impl Server {
         mem::take(&mut self.answered)
     }
 
+    /// Answers the request of a rank about a service with the port that was found, if it asks for
+    /// one, or the reason of a refusal. Does nothing if the rank does not wait.
+    pub fn answer(&mut self, rank: u32, answer: Result<Option<String>, String>) {
+        let Some(name) = self.rank_mut(rank).ok().and_then(|rank| rank.awaits.take()) else { return };
+        let answer = match answer {
+            Ok(None) => Ok("info=ok rc=0".into()),
+            Ok(Some(port)) if is_value(&port) => Ok(format!("info=ok rc=0 port={port}")),
+            Ok(Some(_)) => Err("published by PMIx, but not as a port".into()),
+            Err(reason) => Err(reason),
+        };
+        let words = answer.unwrap_or_else(|reason: String| {
+            let reason: String = reason.chars().filter(char::is_ascii).take(MAX_NAME).collect();
+            format!("info=error rc=1 msg={}", reason.replace(|c: char| !c.is_ascii_graphic(), "_"))
+        });
+        self.reply(rank, name, &words);
+    }
+
     fn rank(&self, rank: u32) -> Option<&Rank> {
         self.ranks.get(usize::try_from(rank).ok()?)
     }
@@ -163,7 +191,7 @@ impl Server {
             rank.aborted = true;
             return Ok(Some(Event::Aborted { rank: number, code }));
         }
-        if rank.in_barrier || !rank.unsent.is_empty() {
+        if rank.in_barrier || rank.awaits.is_some() || !rank.unsent.is_empty() {
             return Err(ProtocolError::NotInStep);
         }
         // A rank may begin again after its end.
@@ -211,7 +239,14 @@ impl Server {
                 self.reply(number, "get_result", &words);
             }
             PmiRequest::Barrier => self.enter_barrier(number),
-            PmiRequest::Refused { reply } => self.reply(number, reply, NOT_SUPPORTED),
+            PmiRequest::Service { action, service } => {
+                rank.awaits = Some(match action {
+                    ServiceAction::Publish(_) => "publish_result",
+                    ServiceAction::Unpublish => "unpublish_result",
+                    ServiceAction::Lookup => "lookup_result",
+                });
+                return Ok(Some(Event::Service { rank: number, service: service.into(), action }));
+            }
             PmiRequest::Spawn => rank.spawn = Some(Spawn::default()),
             // Handled above.
             PmiRequest::Abort { .. } => {}

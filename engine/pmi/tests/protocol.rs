@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use iof_pmi::{
-    Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_SPAWN_LINES, MAX_VALUE, ProtocolError, Server, variables,
+    Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_SPAWN_LINES, MAX_VALUE, ProtocolError, Server, ServiceAction,
+    variables,
 };
 use proptest::prelude::*;
 
@@ -50,7 +51,6 @@ fn a_rank_learns_its_job() {
             "cmd=put kvsname=space-1 key=PMI_process_mapping value=b",
             "cmd=put_result rc=1 msg=duplicate_key\n",
         ),
-        ("cmd=lookup_name service=x", "cmd=lookup_result rc=1 msg=not_supported\n"),
         ("cmd=finalize", "cmd=finalize_ack rc=0\n"),
     ] {
         assert_eq!(ask(&mut server, 2, line), reply, "{line}");
@@ -90,6 +90,50 @@ fn what_a_rank_puts_before_the_barrier_others_get_after_it() {
     }
     let value = ask(&mut server, 0, "cmd=get kvsname=space-1 key=card-2");
     assert_eq!(value, "cmd=get_result rc=0 value=address 2\n");
+}
+
+#[test]
+fn a_request_about_a_service_waits_for_the_launchers_answer_and_delays_no_other_rank() {
+    let service = |action| [Event::Service { rank: 0, service: "x".into(), action }];
+    let asked = [
+        (
+            "publish",
+            "service=x port=tag#0 a",
+            ServiceAction::Publish("tag#0 a".into()),
+            Ok(None),
+            "info=ok rc=0",
+        ),
+        ("lookup", "service=x", ServiceAction::Lookup, Ok(Some("tag#0 a")), "info=ok rc=0 port=tag#0 a"),
+        (
+            "lookup",
+            "service=x",
+            ServiceAction::Lookup,
+            Ok(Some("a\nb")),
+            "info=error rc=1 msg=published_by_PMIx,_but_not_as_a_port",
+        ),
+        (
+            "unpublish",
+            "service=x",
+            ServiceAction::Unpublish,
+            Err("not\nhere"),
+            "info=error rc=1 msg=not_here",
+        ),
+    ];
+    for (command, words, action, answer, reply) in asked {
+        let mut server = begun(&[2]);
+        let line = format!("cmd={command}_name {words}\n");
+        assert_eq!(receive(&mut server, 0, line.as_bytes()).unwrap(), service(action));
+        assert!(server.unsent(0).is_empty());
+        assert_eq!(ask(&mut server, 1, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+        let answer = answer.map(|port| port.map(String::from)).map_err(String::from);
+        server.answer(0, answer.clone());
+        assert_eq!(take_reply(&mut server, 0), format!("cmd={command}_result {reply}\n"));
+        server.answer(0, answer);
+        assert!(server.unsent(0).is_empty(), "it waits no longer");
+        receive(&mut server, 0, line.as_bytes()).unwrap();
+        let early = receive(&mut server, 0, b"cmd=get_appnum\n");
+        assert_eq!(early, Err(ProtocolError::NotInStep), "a rank asks one thing at a time");
+    }
 }
 
 #[test]

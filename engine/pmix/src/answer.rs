@@ -12,10 +12,12 @@ use iof_proto::query::key::{
     IOF_QUERY_STATS, PMIX_JOB_SIZE, PMIX_LOCAL_PROCS, PMIX_NSPACE, PMIX_PROCID, PMIX_QUERY_GROUP_NAMES,
     PMIX_QUERY_JOB_STATUS, PMIX_QUERY_NAMESPACE_INFO, PMIX_QUERY_NUM_PSETS,
 };
-use iof_proto::{Answer, Attributes, Channels, Found, InfoValue, JobInfo, Proc, ProcInfo, StreamStats};
+use iof_proto::{
+    Answer, Attributes, Channels, Found, FoundValue, InfoValue, JobInfo, Proc, ProcInfo, StreamStats,
+};
 
 use crate::info::{Attribute, Info, Process, Value, c_string, characters};
-use crate::types::{self, kind};
+use crate::types::{self, ByteObject, RawPublished, kind};
 
 /// Returns one info for each key that was found.
 pub(crate) fn infos(answer: &Answer) -> Vec<Info> {
@@ -36,6 +38,24 @@ pub(crate) fn from_infos(infos: &[iof_proto::Info]) -> Vec<Info> {
         InfoValue::Proc(named) => Value::Proc(Box::new(proc(named))),
     };
     infos.iter().map(|info| Info::new(info.key.clone(), value(&info.value))).collect()
+}
+
+/// Converts values that were found. They point to the texts.
+pub(crate) fn published(found: &[FoundValue]) -> (Vec<RawPublished>, Vec<Vec<u8>>) {
+    let mut texts: Vec<Vec<u8>> = found.iter().map(|row| [&*row.bytes, &[0]].concat()).collect();
+    let row = |(FoundValue { source, key, kind, bytes }, text): (&FoundValue, &mut Vec<u8>)| {
+        let mut data = types::Data { all: [0; 3] };
+        match *kind {
+            kind::PMIX_STRING => data.string = text.as_mut_ptr().cast(),
+            kind::PMIX_BYTE_OBJECT => {
+                data.bytes = ByteObject { bytes: text.as_mut_ptr().cast(), size: bytes.len() };
+            }
+            _ => data.uint64 = u64::from_ne_bytes(bytes.as_slice().try_into().unwrap_or_default()),
+        }
+        let value = types::Value { kind: *kind, data };
+        RawPublished { proc: proc(source), key: characters(key), value }
+    };
+    (found.iter().zip(&mut texts).map(row).collect(), texts)
 }
 
 fn found(key: &str, value: &iof_proto::Value) -> Value {

@@ -7,14 +7,19 @@
 
 use std::ffi::{CStr, c_char};
 use std::slice;
+use std::time::Duration;
 
 use iof_proto::limits::{
-    MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
+    MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_PROCS_PER_PULL, MAX_PUBLISHED_BYTES_PER_USER,
+    MAX_PUBLISHED_PER_USER, MAX_QUERY_KEYS, MAX_TEXT,
 };
 use iof_proto::log::key::{PMIX_LOG_EMAIL, PMIX_LOG_EMAIL_MSG, PMIX_LOG_SOURCE};
-use iof_proto::{Info, InfoValue, Log, LogEntry, LogValue, Nspace, Proc, Query, Rank, Status};
+use iof_proto::{
+    DataRange, Exchange, FoundValue, Info, InfoValue, Log, LogEntry, LogValue, Nspace, Persistence, Proc,
+    Query, Rank, Status,
+};
 
-use crate::types::{self, kind};
+use crate::types::{self, ByteObject, kind};
 
 /// The keys of the name and of the rank of a tool.
 const NSPACE: &str = "pmix.nspace";
@@ -163,7 +168,9 @@ pub(crate) fn number(from: &types::Value) -> Option<i128> {
     // SAFETY: all of these fields are integers, for which all bit patterns are valid.
     unsafe {
         Some(match *kind {
-            kind::PMIX_BYTE | kind::PMIX_UINT8 => data.byte.into(),
+            kind::PMIX_BYTE | kind::PMIX_UINT8 | kind::PMIX_PERSIST | kind::PMIX_DATA_RANGE => {
+                data.byte.into()
+            }
             kind::PMIX_SIZE | kind::PMIX_UINT64 => data.uint64.into(),
             kind::PMIX_PID | kind::PMIX_INT | kind::PMIX_INT32 | kind::PMIX_STATUS => data.int32.into(),
             kind::PMIX_INT64 | kind::PMIX_TIME => data.int64.into(),
@@ -247,6 +254,108 @@ unsafe fn keys(list: *mut *mut c_char) -> Read<Vec<String>> {
         // SAFETY: the module's contract.
         keys.push(unsafe { text(next, MAX_TEXT) }?);
     }
+}
+
+/// The keys of directives about published values. libpmix adds the last two.
+const EXCHANGE: [&str; 6] =
+    ["pmix.range", "pmix.persist", "pmix.wait", "pmix.timeout", "pmix.euid", "pmix.egid"];
+
+/// The directives of a request about published values.
+pub(crate) struct ExchangeDirectives {
+    pub range: DataRange,
+    pub persistence: Persistence,
+    pub wait: usize,
+    pub limit: Option<Duration>,
+}
+
+/// Reads directives about published values. Those that are not given are as PMIx defines them.
+fn exchange_directives(infos: &[&types::Info]) -> Read<ExchangeDirectives> {
+    let (range, persistence) = (DataRange::Session, Persistence::Job);
+    let mut read = ExchangeDirectives { range, persistence, wait: 0, limit: None };
+    for info in infos {
+        let key = text_within(&info.key)?;
+        match (key.strip_prefix("pmix.").unwrap_or_default(), number(&info.value)) {
+            ("range", Some(0 | 2 | 4 | 5)) => read.range = DataRange::Session,
+            ("range", Some(3)) => read.range = DataRange::Job,
+            ("range", Some(7)) => read.range = DataRange::Process,
+            ("persist", Some(0 | 4)) => read.persistence = Persistence::Session,
+            ("persist", Some(1)) => read.persistence = Persistence::FirstRead,
+            ("persist", Some(2)) => read.persistence = Persistence::Process,
+            ("persist", Some(3)) => read.persistence = Persistence::Job,
+            // A flag, or 0: wait for all values.
+            ("wait", None | Some(0)) => read.wait = usize::MAX,
+            ("wait", Some(count)) => read.wait = count.try_into().map_err(|_| Status::ERR_BAD_PARAM)?,
+            ("timeout", Some(0)) => read.limit = None,
+            ("timeout", Some(seconds)) => {
+                let seconds = seconds.try_into().map_err(|_| Status::ERR_BAD_PARAM)?;
+                read.limit = Some(Duration::from_secs(seconds));
+            }
+            // For the resource manager, or for listed processes.
+            ("range", Some(1 | 6)) => return Err(Status::ERR_NOT_SUPPORTED),
+            ("range" | "persist" | "timeout", _) => return Err(Status::ERR_BAD_PARAM),
+            _ if info.flags & types::REQUIRED != 0 && !EXCHANGE.contains(&&*key) => {
+                return Err(Status::ERR_NOT_SUPPORTED);
+            }
+            _ => {}
+        }
+    }
+    Ok(read)
+}
+
+/// Reads values to be published by a rank, among their directives.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn publish(
+    source: *const types::RawProc,
+    start: *const types::Info,
+    count: usize,
+) -> Read<Exchange> {
+    // SAFETY: the module's contract.
+    let (source, infos) = unsafe { (proc(one(source)?)?, slice(start, count, MAX_PUBLISHED_PER_USER)?) };
+    let is_directive =
+        |info: &&types::Info| text_within(&info.key).is_ok_and(|key| EXCHANGE.contains(&&*key));
+    let (directives, data): (Vec<_>, Vec<_>) = infos.iter().partition(is_directive);
+    let ExchangeDirectives { range, persistence, .. } = exchange_directives(&directives)?;
+    // SAFETY: the module's contract.
+    let value = |info: &types::Info| unsafe { published(&source, info) };
+    let values = data.into_iter().map(value).collect::<Read<Vec<FoundValue>>>()?;
+    Ok(Exchange::Publish { values, range, persistence })
+}
+
+/// Reads the keys of values, and directives about them.
+///
+/// # Safety
+/// The module's contract.
+pub(crate) unsafe fn exchange(
+    list: *mut *mut c_char,
+    start: *const types::Info,
+    count: usize,
+) -> Read<(Vec<String>, ExchangeDirectives)> {
+    // SAFETY: the module's contract.
+    let (keys, infos) = unsafe { (keys(list)?, slice(start, count, MAX_DIRECTIVES)?) };
+    Ok((keys, exchange_directives(&infos.iter().collect::<Vec<_>>())?))
+}
+
+/// Reads a value to be published.
+unsafe fn published(source: &Proc, info: &types::Info) -> Read<FoundValue> {
+    let types::Value { kind, data } = info.value;
+    // SAFETY: the kind specifies the field. All fields of numbers lie in the first eight bytes.
+    let bytes = unsafe {
+        match kind {
+            kind::PMIX_STRING => text(data.string, MAX_PUBLISHED_BYTES_PER_USER)?.into_bytes(),
+            kind::PMIX_BYTE_OBJECT => {
+                let ByteObject { bytes, size } = data.bytes;
+                slice(bytes.cast_const().cast::<u8>(), size, MAX_PUBLISHED_BYTES_PER_USER)?.to_vec()
+            }
+            kind::PMIX_BOOL..=kind::PMIX_DOUBLE
+            | kind::PMIX_TIME
+            | kind::PMIX_STATUS
+            | kind::PMIX_PROC_RANK => data.uint64.to_ne_bytes().to_vec(),
+            _ => return Err(Status::ERR_NOT_SUPPORTED),
+        }
+    };
+    Ok(FoundValue { source: source.clone(), key: text_within(&info.key)?, kind, bytes })
 }
 
 /// Reads the data of a log request.

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use iof_proto::{Answer, Channels, FromTool, Info, Log, Proc, Query, Status, ToTool};
+use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Proc, Query, Status, ToTool};
 
 use crate::answer;
 use crate::info::CInfos;
-use crate::types::{InfoCallback, OpCallback};
+use crate::types::{InfoCallback, LookupCallback, OpCallback};
 
 /// A request of a PMIx tool.
 #[derive(Debug)]
@@ -198,6 +198,29 @@ impl fmt::Debug for AnswerReply {
     }
 }
 
+/// Answers a lookup, on any thread. Dropping it refuses the lookup.
+pub(crate) struct LookupReply(Option<Call<LookupCallback>>);
+
+impl LookupReply {
+    pub(crate) fn new(done: LookupCallback, data: *mut c_void) -> LookupReply {
+        LookupReply(Some(Call { done, data: CallData(data) }))
+    }
+
+    fn call(&mut self, status: Status, found: &[FoundValue]) {
+        let Some(Call { done: Some(done), data }) = self.0.take() else { return };
+        let (mut rows, texts) = answer::published(found);
+        // SAFETY: libpmix waits for one call, which is this one, and copies the values.
+        unsafe { done(status.0, rows.as_mut_ptr(), rows.len(), data.0) }
+        drop(texts);
+    }
+}
+
+impl Drop for LookupReply {
+    fn drop(&mut self) {
+        self.call(Status::ERR_NOT_AVAILABLE, &[]);
+    }
+}
+
 /// A request of a rank.
 #[derive(Debug)]
 pub struct RankRequest {
@@ -213,6 +236,7 @@ pub struct RankRequest {
 pub(crate) enum RankCallback {
     Status(StatusReply),
     Answer(AnswerReply),
+    Lookup(LookupReply),
 }
 
 /// Lets the thread that calls libpmix give an answer. libpmix holds locks during its upcalls that
@@ -261,7 +285,15 @@ impl fmt::Debug for RankReply {
 
 /// Gives an answer to a rank.
 pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>)) {
+    let mut published = Vec::new();
     let answer = match answer {
+        Ok(ToTool::Exchanged(result)) => Err(result.map_or_else(
+            |failure| failure.status,
+            |found| {
+                published = found;
+                Status::SUCCESS
+            },
+        )),
         Ok(ToTool::Logged { result, .. }) => {
             Err(result.map_or_else(|failure| failure.status, |report| report.status))
         }
@@ -270,6 +302,9 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
         Err(status) => Err(status),
     };
     match (reply, answer) {
+        (RankCallback::Lookup(mut reply), answer) => {
+            reply.call(answer.map_or_else(|status| status, |answer| answer.status), &published);
+        }
         (RankCallback::Answer(reply), Ok(answer)) => reply.send(&answer),
         (RankCallback::Answer(reply), Err(status)) => reply.refuse(status),
         (RankCallback::Status(reply), answer) => {

@@ -28,6 +28,8 @@ pub(crate) struct RawProc {
 pub(crate) mod kind {
     pub(crate) use iof_proto::attribute::data_type::*;
 
+    pub(crate) const PMIX_PERSIST: u16 = 30;
+    pub(crate) const PMIX_DATA_RANGE: u16 = 33;
     pub(crate) const PMIX_REGEX: u16 = 49;
 }
 
@@ -194,6 +196,30 @@ pub(crate) type PushStdin = unsafe extern "C" fn(
     *mut c_void,
 ) -> Status;
 
+/// `pmix_pdata_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RawPublished {
+    pub proc: RawProc,
+    pub key: [c_char; KEY_BYTES],
+    pub value: Value,
+}
+
+/// `pmix_lookup_cbfunc_t`.
+pub(crate) type LookupCallback = Option<unsafe extern "C" fn(Status, *mut RawPublished, usize, *mut c_void)>;
+/// `pmix_server_publish_fn_t`.
+pub(crate) type Publish =
+    unsafe extern "C" fn(*const RawProc, *const Info, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_lookup_fn_t` and `pmix_server_unpublish_fn_t`, which differ in their callbacks.
+pub(crate) type WithKeys<Callback> = unsafe extern "C" fn(
+    *const RawProc,
+    *mut *mut c_char,
+    *const Info,
+    usize,
+    Callback,
+    *mut c_void,
+) -> Status;
+
 /// `pmix_server_grp_fn_t`.
 pub(crate) type Group = unsafe extern "C" fn(
     c_int,
@@ -218,8 +244,13 @@ pub(crate) struct Module {
     pub client_connected: usize,
     pub client_finalized: Option<ClientFinalized>,
     pub abort: Option<Abort>,
-    /// `fence_nb` to `disconnect`.
-    pub up_to_disconnect: [usize; 8],
+    /// `fence_nb` and `direct_modex`.
+    pub up_to_direct_modex: [usize; 2],
+    pub publish: Option<Publish>,
+    pub lookup: Option<WithKeys<LookupCallback>>,
+    pub unpublish: Option<WithKeys<OpCallback>>,
+    /// `spawn` to `disconnect`.
+    pub up_to_disconnect: [usize; 3],
     pub register_events: Option<RegisterEvents>,
     pub deregister_events: Option<DeregisterEvents>,
     pub listener: usize,
@@ -281,6 +312,12 @@ mod tests {
             ("offsetof(pmix_server_module_t, abort)", offset_of!(Module, abort)),
             ("offsetof(pmix_server_module_t, register_events)", offset_of!(Module, register_events)),
             ("offsetof(pmix_server_module_t, deregister_events)", offset_of!(Module, deregister_events)),
+            ("offsetof(pmix_server_module_t, publish)", offset_of!(Module, publish)),
+            ("offsetof(pmix_server_module_t, lookup)", offset_of!(Module, lookup)),
+            ("offsetof(pmix_server_module_t, unpublish)", offset_of!(Module, unpublish)),
+            ("sizeof(pmix_pdata_t)", size_of::<RawPublished>()),
+            ("offsetof(pmix_pdata_t, key)", offset_of!(RawPublished, key)),
+            ("offsetof(pmix_pdata_t, value)", offset_of!(RawPublished, value)),
             ("offsetof(pmix_server_module_t, query)", offset_of!(Module, query)),
             ("offsetof(pmix_server_module_t, tool_connected)", offset_of!(Module, tool_connected)),
             ("offsetof(pmix_server_module_t, log)", offset_of!(Module, log)),
@@ -327,6 +364,8 @@ mod tests {
             ("PMIX_PROC_RANK", kind::PMIX_PROC_RANK.into()),
             ("PMIX_IOF_CHANNEL", kind::PMIX_IOF_CHANNEL.into()),
             ("PMIX_REGATTR", kind::PMIX_REGATTR.into()),
+            ("PMIX_PERSIST", kind::PMIX_PERSIST.into()),
+            ("PMIX_DATA_RANGE", kind::PMIX_DATA_RANGE.into()),
             ("PMIX_REGEX", kind::PMIX_REGEX.into()),
             ("PMIX_PROC_NSPACE", kind::PMIX_PROC_NSPACE.into()),
             ("-PMIX_OPERATION_SUCCEEDED", OPERATION_SUCCEEDED.unsigned_abs() as usize),

@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use iof_proto::FromTool;
+use iof_proto::{Exchange, FromTool};
 
 use crate::info::characters;
-use crate::read::{self, Read};
-use crate::request::{AnswerReply, Post, RankCallback, RankReply, RankRequest, StatusReply};
+use crate::read::{self, ExchangeDirectives, Read};
+use crate::request::{AnswerReply, LookupReply, Post, RankCallback, RankReply, RankRequest, StatusReply};
 use crate::types::{
-    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, RawProc, RawQuery, SUCCESS,
-    Status, ToolCallback,
+    Info, InfoCallback, LookupCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, RawProc,
+    RawQuery, SUCCESS, Status, ToolCallback,
 };
 
 /// A report of libpmix about a rank.
@@ -81,6 +81,9 @@ pub(crate) fn module(version: u32) -> Module {
     Module {
         client_finalized: Some(client_finalized),
         abort: Some(abort),
+        publish: Some(publish),
+        lookup: Some(lookup),
+        unpublish: Some(unpublish),
         query: Some(query),
         tool_connected: Some(tool_connected),
         log: Some(log),
@@ -205,6 +208,58 @@ unsafe extern "C" fn job_control(
     _data: *mut c_void,
 ) -> Status {
     NOT_SUPPORTED
+}
+
+unsafe extern "C" fn publish(
+    proc: *const RawProc,
+    infos: *const Info,
+    count: usize,
+    done: OpCallback,
+    data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes this number of infos of a rank.
+    unsafe {
+        let message = read::publish(proc, infos, count).map(FromTool::Exchange);
+        request(proc, message, RankCallback::Status(StatusReply::new(done, data)));
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn lookup(
+    proc: *const RawProc,
+    keys: *mut *mut c_char,
+    infos: *const Info,
+    count: usize,
+    done: LookupCallback,
+    data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes a list of keys and this number of infos of a rank.
+    unsafe {
+        let message = read::exchange(keys, infos, count).map(|(keys, directives)| {
+            let ExchangeDirectives { range, wait, limit, .. } = directives;
+            FromTool::Exchange(Exchange::Lookup { keys, range, wait, limit })
+        });
+        request(proc, message, RankCallback::Lookup(LookupReply::new(done, data)));
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn unpublish(
+    proc: *const RawProc,
+    keys: *mut *mut c_char,
+    infos: *const Info,
+    count: usize,
+    done: OpCallback,
+    data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes a list of keys, or null, and this number of infos of a rank.
+    unsafe {
+        let message = read::exchange(keys, infos, count).map(|(keys, directives)| {
+            FromTool::Exchange(Exchange::Unpublish { keys, range: directives.range })
+        });
+        request(proc, message, RankCallback::Status(StatusReply::new(done, data)));
+    }
+    SUCCESS
 }
 
 unsafe extern "C" fn query(

@@ -31,6 +31,7 @@ compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 6
 
 pub mod attribute;
 pub mod directive;
+mod exchange;
 mod failure;
 mod info;
 mod job_spec;
@@ -56,6 +57,7 @@ pub mod wire;
 pub mod xml;
 
 pub use directive::Directives;
+pub use exchange::{DataRange, Exchange, FoundValue, Persistence};
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{Interaction, Policy};

@@ -12,6 +12,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::exchange::{Exchange, FoundValue};
 use crate::failure::Failure;
 use crate::info::Info;
 use crate::limits::{
@@ -160,6 +161,10 @@ pub enum FromTool {
         /// The job.
         spawn: Box<Spawn>,
     },
+    /// Publishes, finds or removes values. Answered by [`ToTool::Exchanged`]. Only ranks request it,
+    /// so that it is not encoded.
+    #[serde(skip)]
+    Exchange(Exchange),
 }
 
 impl Message for FromTool {
@@ -184,7 +189,8 @@ impl Message for FromTool {
             | FromTool::Deregister { .. }
             | FromTool::Fill { .. }
             | FromTool::SlowTargets { .. }
-            | FromTool::Spawn { .. } => Ok(()),
+            | FromTool::Spawn { .. }
+            | FromTool::Exchange(_) => Ok(()),
         }
     }
 }
@@ -347,6 +353,9 @@ pub enum ToTool {
         /// The name of the job, all of whose ranks are started.
         result: Result<Nspace, Failure>,
     },
+    /// The result of [`FromTool::Exchange`]: the values that were found. It is not encoded.
+    #[serde(skip)]
+    Exchanged(Result<Vec<FoundValue>, Failure>),
 }
 
 impl Message for ToTool {

@@ -129,6 +129,13 @@ quotas! {
     OwedBytes: "bytes of requests that the host has not answered", ", including those of tools that have disconnected",
         ERR_RESOURCE_BUSY, "try again"
         [MAX_OWED_BYTES_PER_USER = 16 << 20, User]
+    Published: "values that ranks have published", "", ERR_OUT_OF_RESOURCE, "unpublish some"
+        [MAX_PUBLISHED_PER_USER = 16 << 10, User]
+    PublishedBytes: "bytes of values that ranks have published", ", with their keys",
+        ERR_OUT_OF_RESOURCE, "unpublish some"
+        [MAX_PUBLISHED_BYTES_PER_USER = 16 << 20, User]
+    AwaitedKeys: "keys for which lookups wait", "", ERR_RESOURCE_BUSY, "try again"
+        [MAX_AWAITED_KEYS_PER_TOOL = 64, Tool; MAX_AWAITED_KEYS_PER_USER = 16 << 10, User]
 }
 
 impl Quota {

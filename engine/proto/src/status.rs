@@ -79,6 +79,8 @@ statuses! {
     ERR_NOT_SUPPORTED = -47;
     /// Only a part of the request succeeded, or only some of the requested items were found.
     ERR_PARTIAL_SUCCESS = -52;
+    /// Another process has published a value under the key.
+    ERR_DUPLICATE_KEY = -53;
     /// There is nothing to convert.
     ERR_EMPTY = -60;
     /// Event: the connection to the engine was lost.
@@ -123,7 +125,7 @@ statuses! {
         ERR_INVALID_NUM_PARSED = -41, ERR_INVALID_KEYVALP = -42, ERR_INVALID_SIZE = -43,
         ERR_INVALID_NAMESPACE = -44, ERR_SERVER_NOT_AVAIL = -45, ERR_NOT_IMPLEMENTED = -48,
         ERR_COMM_FAILURE = -49, ERR_UNPACK_READ_PAST_END_OF_BUFFER = -50,
-        ERR_CONFLICTING_CLEANUP_DIRECTIVES = -51, ERR_DUPLICATE_KEY = -53, PROCESS_SET_DEFINE = -55,
+        ERR_CONFLICTING_CLEANUP_DIRECTIVES = -51, PROCESS_SET_DEFINE = -55,
         PROCESS_SET_DELETE = -56, READY_FOR_DEBUG = -58, ERR_PARAM_VALUE_NOT_SUPPORTED = -59,
         ERR_EXISTS_OUTSIDE_SCOPE = -62, ERR_FATAL = -63, ERR_VALUE_OUT_OF_BOUNDS = -65,
         ERR_FILE_OPEN_FAILURE = -67, ERR_FILE_READ_FAILURE = -68, ERR_FILE_WRITE_FAILURE = -69,

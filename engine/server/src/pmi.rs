@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -11,9 +12,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::PassedFile;
-use iof_core::{Input, JobId, MpiEvent};
-use iof_pmi::{Event, ProtocolError, Server};
-use iof_proto::{JobSpec, Mpi, Rank};
+use iof_core::{Input, JobId, MessageOrigin, MpiEvent};
+use iof_pmi::{Event, ProtocolError, Server, ServiceAction};
+use iof_proto::attribute::data_type::PMIX_STRING;
+use iof_proto::{DataRange, Exchange, FoundValue, FromTool, JobSpec, Mpi, Persistence, Proc, Rank, ToTool};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
@@ -129,7 +131,7 @@ pub(crate) fn is_of_a_launcher(name: &OsStr, has_pmix: bool) -> bool {
 /// The sockets of all ranks.
 #[derive(Default)]
 pub(crate) struct PmiLinks {
-    links: BTreeMap<usize, Link>,
+    links: BTreeMap<usize, Arc<Link>>,
     /// The link of each rank, by the run of its job.
     by_rank: BTreeMap<(u64, Rank), usize>,
     /// The links to serve in this turn.
@@ -141,6 +143,7 @@ pub(crate) struct PmiLinks {
     log: LogLines,
 }
 
+/// A rank's socket. A request that is not answered yet has it, too.
 struct Link {
     job: JobId,
     rank: Rank,
@@ -166,7 +169,7 @@ impl PmiLinks {
         let token = FIRST_TOKEN.saturating_add(self.count);
         self.count = self.count.saturating_add(1);
         self.by_rank.insert((job.run, rank), token);
-        self.links.insert(token, Link { job, rank, socket, server });
+        self.links.insert(token, Arc::new(Link { job, rank, socket, server }));
     }
 
     /// Begins to serve the ranks of a job, as all of them are started. Until then they wait for the
@@ -246,7 +249,7 @@ impl PmiLinks {
     fn serve(&mut self, token: usize) -> (Vec<Input>, Served) {
         let Some(link) = self.links.get(&token) else { return (Vec::new(), Served::Waits) };
         let (run, rank, server) = (link.job.run, link.rank, Arc::clone(&link.server));
-        // Only the control thread locks it once the job has started.
+        // Once the job has started, the others that lock it only answer a request.
         let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
         let mut reports = Vec::new();
         let mut ended = Vec::new();
@@ -274,8 +277,8 @@ impl PmiLinks {
 
     fn warn(&mut self, run: u64, rank: Rank, error: ProtocolError) {
         let link = self.by_rank.get(&(run, rank)).and_then(|token| self.links.get(token));
-        let Some(Link { job, .. }) = link else { return };
-        let (job, warns) = (job.nspace.clone(), self.warned < WARNINGS);
+        let Some(link) = link else { return };
+        let (job, warns) = (link.job.nspace.clone(), self.warned < WARNINGS);
         self.log.push(move || {
             if warns {
                 tracing::warn!(%job, %rank, %error, "the rank cannot use MPI any more");
@@ -293,7 +296,7 @@ impl PmiLinks {
 }
 
 impl Link {
-    fn read(&self, server: &mut Server, reports: &mut Vec<Input>) -> Served {
+    fn read(self: &Arc<Link>, server: &mut Server, reports: &mut Vec<Input>) -> Served {
         let mut bytes = [0; READ_BYTES];
         for _ in 0..READS_PER_TURN {
             let count = match (&self.socket).read(&mut bytes) {
@@ -334,8 +337,41 @@ impl Link {
         true
     }
 
-    fn report(&self, event: Event) -> Input {
+    /// Answers a request about a service. A rank that does not take the answer breaks the protocol,
+    /// and finds its socket closed.
+    fn answer(&self, answer: ToTool) {
+        let ToTool::Exchanged(result) = answer else { return };
+        let port = |found: FoundValue| String::from_utf8_lossy(&found.bytes).into_owned();
+        let answer = result.map(|found| found.into_iter().next().map(port));
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.answer(self.rank.0, answer.map_err(|failure| failure.reason));
+        if !self.write(&mut server) {
+            // Fails if the rank has closed it.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Returns the request about published values that the rank makes about a service.
+    fn exchange(&self, key: String, action: ServiceAction) -> Exchange {
+        let range = DataRange::Session;
+        match action {
+            ServiceAction::Publish(port) => {
+                let source = Proc::new(self.job.nspace.clone(), self.rank);
+                let port = FoundValue { source, key, kind: PMIX_STRING, bytes: port.into_bytes() };
+                Exchange::Publish { values: vec![port], range, persistence: Persistence::Job }
+            }
+            ServiceAction::Unpublish => Exchange::Unpublish { keys: vec![key], range },
+            ServiceAction::Lookup => Exchange::Lookup { keys: vec![key], range, wait: 0, limit: None },
+        }
+    }
+
+    fn report(self: &Arc<Link>, event: Event) -> Input {
         let (rank, event) = match event {
+            Event::Service { service, action, .. } => {
+                let (rank, link) = (Some((self.job.clone(), self.rank)), Arc::clone(self));
+                let from = MessageOrigin::Rank { rank, reply: Box::new(move |answer| link.answer(answer)) };
+                return Input::Message { from, message: FromTool::Exchange(self.exchange(service, action)) };
+            }
             Event::Initialized { rank } => (rank, MpiEvent::Initialized),
             Event::Finalized { rank } => (rank, MpiEvent::Finalized),
             Event::Aborted { rank, code } => (rank, MpiEvent::Aborted { code }),

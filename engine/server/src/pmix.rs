@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, thread};
 
@@ -13,7 +14,7 @@ use iof_pmix_server::{
     AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RankRequest, RegisterError, StartError, is_launcher,
 };
 use iof_proto::limits::MAX_NSPACE;
-use iof_proto::{App, JobSpec, Mpi, Rank};
+use iof_proto::{App, Failure, JobSpec, Mpi, Rank, Status, ToTool};
 
 use crate::error::{LaunchError, PmixError};
 use crate::files::node_name;
@@ -38,6 +39,11 @@ const STARTERS: [&str; 16] = [
 const WORDS_OF_STARTER: usize = 16;
 /// The number of files that libpmix opens for itself.
 const FILES_OF_SERVER: u64 = 16;
+
+/// The largest number of warnings about refused requests: a rank may go on.
+const WARNINGS: u64 = 10;
+/// The number of requests that were refused for a limit.
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
 /// The PMIx server of an engine, which starts with the first job that needs it.
 #[derive(Default)]
@@ -361,6 +367,25 @@ fn input(job: JobId, event: &Event) -> Input {
     Input::Mpi { job, rank: Rank(event.rank), event: kind }
 }
 
+/// Logs the reason for which a request is refused: the rank receives only a status. A limit that is
+/// reached is a warning.
+fn log_refusal(rank: Option<&(JobId, Rank)>, answer: &ToTool) {
+    let (ToTool::Answer { result: Err(Failure { status, reason }), .. }
+    | ToTool::Logged { result: Err(Failure { status, reason }), .. }
+    | ToTool::Exchanged(Err(Failure { status, reason }))) = answer
+    else {
+        return;
+    };
+    let rank = rank.map(|(job, rank)| format!("{}.{rank}", job.nspace)).unwrap_or_default();
+    let is_full = [Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY].contains(status);
+    // Relaxed: only the number itself counts.
+    if is_full && REFUSALS.fetch_add(1, Ordering::Relaxed) < WARNINGS {
+        tracing::warn!(rank, "a request of PMIx is refused: {reason}");
+    } else {
+        tracing::debug!(rank, "a request of PMIx is refused: {reason}");
+    }
+}
+
 /// Returns the input for a request of a rank; `None` if its job is not known any more.
 fn rank_request(names: &Arc<Mutex<PmixNames>>, request: RankRequest) -> Option<Input> {
     let RankRequest { from, mut message, reply } = request;
@@ -370,8 +395,9 @@ fn rank_request(names: &Arc<Mutex<PmixNames>>, request: RankRequest) -> Option<I
         None => None,
     };
     from_pmix(&mut message, &known);
-    let names = Arc::clone(names);
+    let (names, from) = (Arc::clone(names), rank.clone());
     let reply = Box::new(move |mut answer| {
+        log_refusal(from.as_ref(), &answer);
         to_pmix(&mut answer, &names.lock().unwrap_or_else(PoisonError::into_inner));
         reply.send(answer);
     });

@@ -51,6 +51,14 @@ fn ranks_of_a_job_are_one_world() {
 }
 
 #[test]
+fn ranks_find_the_names_that_others_publish_and_connect_by_them() {
+    for_each_program(|program| {
+        let done = run(&["-n", "4", "--timeout", "60"], program, "meet");
+        assert_eq!((done.text(), done.code), ("6\n6\n6\n6\n", 0), "{program}: {}", done.stderr);
+    });
+}
+
+#[test]
 fn a_library_for_scripts_does_not_disturb_linked_programs() {
     let Some(environment) = with_open_mpi() else { return };
     for_each_program(|program| {

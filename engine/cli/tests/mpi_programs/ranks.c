@@ -29,6 +29,47 @@ static void write_sequence(int rank, long long length) {
     }
 }
 
+// Publishes the name of a port that all ranks look up, with which the even ranks accept the odd ones. Returns
+// the sum of all ranks, once they have one communicator. MPICH 5.0.2 cannot open a port.
+static int meet(int rank) {
+    char port[MPI_MAX_PORT_NAME] = "port#0$of rank 0", found[MPI_MAX_PORT_NAME];
+    int sum = -1, other_sum, can_connect = 0;
+    MPI_Comm half, other;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    if (rank == 0) {
+        can_connect = MPI_Open_port(MPI_INFO_NULL, port) == MPI_SUCCESS;
+        if (MPI_Publish_name("service", MPI_INFO_NULL, port) != MPI_SUCCESS) {
+            return -2;
+        }
+    }
+    MPI_Bcast(&can_connect, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (MPI_Lookup_name("service", MPI_INFO_NULL, found) != MPI_SUCCESS ||
+        MPI_Lookup_name("other", MPI_INFO_NULL, found + sizeof found / 2) == MPI_SUCCESS ||
+        (rank == 0 && strcmp(found, port) != 0)) {
+        return -3;
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0 && (MPI_Unpublish_name("service", MPI_INFO_NULL, port) != MPI_SUCCESS ||
+                      MPI_Unpublish_name("service", MPI_INFO_NULL, port) == MPI_SUCCESS)) {
+        return -4;
+    }
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    if (can_connect) {
+        MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+        if (rank % 2 == 0) {
+            MPI_Comm_accept(found, MPI_INFO_NULL, 0, half, &other);
+        } else {
+            MPI_Comm_connect(found, MPI_INFO_NULL, 0, half, &other);
+        }
+        MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, half);
+        MPI_Allreduce(&rank, &other_sum, 1, MPI_INT, MPI_SUM, other);
+        sum += other_sum;
+        MPI_Comm_disconnect(&other);
+    }
+    return sum;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "hello";
     if (strcmp(mode, "sequence") == 0) {
@@ -45,6 +86,12 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "hello") == 0) {
         char line[100];
         int length = snprintf(line, sizeof line, "rank %d of %d, app %d, sum %d\n", rank, size, has_appnum ? *appnum : -1, sum);
+        if (write(1, line, (size_t)length) != length) {
+            return 3;
+        }
+    } else if (strcmp(mode, "meet") == 0) {
+        char line[100];
+        int length = snprintf(line, sizeof line, "%d\n", meet(rank));
         if (write(1, line, (size_t)length) != length) {
             return 3;
         }

@@ -68,6 +68,87 @@ static pmix_status_t query(const char *key, pmix_rank_t rank, pmix_data_type_t t
     return status == PMIX_SUCCESS && count == 0 ? PMIX_ERR_NOT_FOUND : status;
 }
 
+/* Publishes a text, or 1 MiB if there is none, with up to two directives. */
+static pmix_status_t published(const char *key, char *text, pmix_info_t *directives, size_t count) {
+    static char bytes[1 << 20];
+    pmix_byte_object_t object = {bytes, sizeof bytes};
+    pmix_info_t infos[3];
+    PMIX_INFO_LOAD(&infos[0], key, text ? (void *)text : &object, text ? PMIX_STRING : PMIX_BYTE_OBJECT);
+    for (size_t n = 0; n < count; n++) {
+        infos[n + 1] = directives[n];
+    }
+    return PMIx_Publish(infos, count + 1);
+}
+
+/* Looks up a key, and waits for it for some seconds unless they are negative. Succeeds if the value is
+ * this text. */
+static pmix_status_t looked_up(const char *key, const char *text, int seconds, pmix_rank_t source) {
+    pmix_pdata_t data;
+    pmix_info_t infos[2];
+    PMIX_PDATA_CONSTRUCT(&data);
+    PMIX_LOAD_KEY(data.key, key);
+    PMIX_INFO_LOAD(&infos[0], PMIX_WAIT, &yes, PMIX_BOOL);
+    PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &seconds, PMIX_INT);
+    pmix_status_t status = PMIx_Lookup(&data, 1, infos, seconds < 0 ? 0 : 2);
+    if (status != PMIX_SUCCESS) {
+        return status;
+    }
+    bool is_it = data.value.type == PMIX_STRING && strcmp(data.value.data.string, text) == 0 &&
+                 PMIX_CHECK_NSPACE(data.proc.nspace, self.nspace) && data.proc.rank == source;
+    return is_it ? PMIX_SUCCESS : PMIX_ERR_DATA_VALUE_NOT_FOUND;
+}
+
+/* Publishes for the next rank, and waits for the value of the one before, which is read once. */
+static pmix_status_t exchanged(void) {
+    uint32_t size = 0;
+    pmix_value_t *value;
+    char own[32], key[32];
+    pmix_persistence_t once = PMIX_PERSIST_FIRST_READ;
+    pmix_data_range_t job = PMIX_RANGE_NAMESPACE;
+    pmix_info_t directives[2];
+    if (PMIx_Get(&ranks, PMIX_JOB_SIZE, NULL, 0, &value) == PMIX_SUCCESS) {
+        size = value->data.uint32;
+    }
+    pmix_rank_t before = (self.rank + size - 1) % size;
+    PMIX_INFO_LOAD(&directives[0], PMIX_PERSISTENCE, &once, PMIX_PERSIST);
+    PMIX_INFO_LOAD(&directives[1], PMIX_RANGE, &job, PMIX_DATA_RANGE);
+    snprintf(own, sizeof own, "from-%u", self.rank);
+    snprintf(key, sizeof key, "from-%u", before);
+    usleep(self.rank * 20000);
+    pmix_status_t status = published(own, own, directives, 2);
+    if (status == PMIX_SUCCESS) {
+        status = looked_up(key, key, 9, before);
+    }
+    return status == PMIX_SUCCESS && looked_up(key, key, -1, before) != PMIX_ERR_NOT_FOUND ? PMIX_ERROR : status;
+}
+
+/* Publishes until that is refused, and removes it all. */
+static pmix_status_t published_endlessly(void) {
+    char key[32];
+    pmix_data_range_t own = PMIX_RANGE_PROC_LOCAL;
+    pmix_status_t status = PMIX_SUCCESS;
+    pmix_info_t info;
+    PMIX_INFO_LOAD(&info, PMIX_RANGE, &own, PMIX_DATA_RANGE);
+    for (int n = 0; status == PMIX_SUCCESS; n++) {
+        snprintf(key, sizeof key, "endless-%d", n);
+        status = published(key, NULL, &info, 1);
+    }
+    pmix_status_t removed = PMIx_Unpublish(NULL, &info, 1);
+    return removed == PMIX_SUCCESS ? status : removed;
+}
+
+/* Looks up two keys, of which one is published. */
+static pmix_status_t looked_up_partly(void) {
+    pmix_pdata_t data[2];
+    PMIX_PDATA_CONSTRUCT(&data[0]);
+    PMIX_PDATA_CONSTRUCT(&data[1]);
+    PMIX_LOAD_KEY(data[0].key, "nothing");
+    PMIX_LOAD_KEY(data[1].key, "own");
+    pmix_status_t status = PMIx_Lookup(data, 2, NULL, 0);
+    bool is_it = data[0].value.type == PMIX_UNDEF && data[1].value.type == PMIX_STRING;
+    return is_it ? status : PMIX_ERR_DATA_VALUE_NOT_FOUND;
+}
+
 static pmix_status_t spawn(void) {
     pmix_app_t *app;
     char nspace[PMIX_MAX_NSLEN + 1];
@@ -108,7 +189,8 @@ static pmix_status_t call(const char *name) {
     pmix_value_t *value;
     pmix_byte_object_t credential = {"x", 1};
     size_t count = 0;
-    char *keys[] = {"key", NULL};
+    char *keys[] = {"key", NULL}, *own[] = {"own", NULL};
+    pmix_data_range_t range = PMIX_RANGE_PROC_LOCAL;
     uint64_t nodes = 1;
     int number = 7, signal = 10;
 #define IS(other) (strcmp(name, other) == 0)
@@ -136,6 +218,14 @@ static pmix_status_t call(const char *name) {
         return PMIx_Lookup(&data, 1, NULL, 0);
     }
     if (IS("unpublish")) return PMIx_Unpublish(keys, NULL, 0);
+    PMIX_INFO_LOAD(&info, PMIX_RANGE, &range, PMIX_DATA_RANGE);
+    if (IS("publish-own") || IS("publish-twice")) return published("own", "text", &info, 1);
+    if (IS("lookup-own")) return looked_up("own", "text", -1, self.rank);
+    if (IS("lookup-partly")) return looked_up_partly();
+    if (IS("unpublish-own") || IS("unpublish-none")) return PMIx_Unpublish(own, &info, 1);
+    if (IS("lookup-late")) return looked_up("nothing", "", 1, self.rank);
+    if (IS("exchange")) return exchanged();
+    if (IS("publish-endlessly")) return published_endlessly();
     if (IS("spawn")) return spawn();
     if (IS("connect")) return PMIx_Connect(&ranks, 1, NULL, 0);
     if (IS("disconnect")) return PMIx_Disconnect(&ranks, 1, NULL, 0);

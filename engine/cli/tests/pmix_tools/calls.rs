@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use super::{Place, compile, for_each_place};
-use iof_testing::process::Process;
+use iof_testing::process::{Done, Process};
 
 /// The statuses of PMIx.
 const SUCCESS: i32 = 0;
@@ -17,7 +17,7 @@ const NOT_SUPPORTED: i32 = -47;
 static CALLS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("calls"));
 
 /// Functions that are refused to ranks and to tools.
-const REFUSED: [&str; 7] = ["publish", "lookup", "unpublish", "spawn", "allocate", "credential", "validate"];
+const REFUSED: [&str; 4] = ["spawn", "allocate", "credential", "validate"];
 
 fn calls() -> &'static Path {
     CALLS.as_deref().unwrap()
@@ -37,6 +37,53 @@ fn names(lines: &[String]) -> impl Iterator<Item = &str> {
     lines.iter().map(|line| line.split(' ').next().unwrap())
 }
 
+/// Runs ranks that call the functions of these lines.
+fn ranks(place: &Place, count: usize, lines: &[String]) -> Done {
+    let mut command = place.site.iof("run");
+    command.args(["--mpi", "pmix", "--nspace", "demo", "-n", &count.to_string(), "--"]);
+    command.arg(calls()).arg("rank").args(names(lines));
+    command.env("TMPDIR", place.site.path()).env_remove("IOF_LIBPMIX");
+    command.envs(place.server.iter().map(|library| ("IOF_LIBPMIX", library)));
+    let tools = place.tools.iter().map(|library| ("LD_LIBRARY_PATH", library.parent().unwrap()));
+    Process::start(command.envs(tools)).finish()
+}
+
+/// Checks that each of the ranks has written these lines, and nothing else.
+fn check(done: &Done, count: usize, expected: &[String]) {
+    assert_eq!(done.code, 0, "{done:?}");
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    let mut all: Vec<&str> = iter::repeat_n(expected, count).flatten().map(String::as_str).collect();
+    all.sort_unstable();
+    assert_eq!(lines, all, "{done:?}");
+}
+
+#[test]
+fn ranks_publish_values_for_others_that_wait_for_them() {
+    for_each_place(|place| {
+        let mut expected = with(SUCCESS, ["publish-own", "lookup-own", "lookup-partly", "unpublish-own"]);
+        // `PMIX_ERR_DUPLICATE_KEY`, and `PMIX_ERR_TIMEOUT` of a lookup that waits in vain.
+        expected.insert(1, "publish-twice -53".into());
+        expected.extend(with(NOT_FOUND, ["unpublish-none"]));
+        expected.extend(with(-24, ["lookup-late"]));
+        expected.extend(with(SUCCESS, ["exchange"]));
+        check(&ranks(place, 3, &expected), 3, &expected);
+    });
+}
+
+#[test]
+fn a_rank_that_publishes_endlessly_is_refused_and_can_still_log() {
+    for_each_place(|place| {
+        // `PMIX_ERR_OUT_OF_RESOURCE`
+        let mut expected = with(-29, ["publish-endlessly"]);
+        expected.extend(with(SUCCESS, ["exchange", "log-stderr"]));
+        let done = ranks(place, 2, &expected);
+        check(&done, 2, &expected);
+        assert!(done.stderr.contains("MAX_PUBLISHED_BYTES_PER_USER"), "{done:?}");
+        assert_eq!(done.stderr.matches("text").count(), 2, "{done:?}");
+    });
+}
+
 #[test]
 fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
     for_each_place(|place| {
@@ -47,18 +94,7 @@ fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
         // `PMIX_ERR_OPERATION_FAILED` of iof.
         expected.extend(with(-3331, ["log-unknown"]));
         expected.extend(with(SUCCESS, ["connect", "disconnect", "fence", "get"]));
-        let mut command = place.site.iof("run");
-        command.args(["--mpi", "pmix", "-n", "3", "--"]).arg(calls()).arg("rank").args(names(&expected));
-        command.env("TMPDIR", place.site.path()).env_remove("IOF_LIBPMIX");
-        command.envs(place.server.iter().map(|library| ("IOF_LIBPMIX", library)));
-        let tools = place.tools.iter().map(|library| ("LD_LIBRARY_PATH", library.parent().unwrap()));
-        let done = Process::start(command.envs(tools)).finish();
-        assert_eq!(done.code, 0, "{done:?}");
-        let mut lines: Vec<&str> = done.text().lines().collect();
-        lines.sort_unstable();
-        let mut all: Vec<&str> = iter::repeat_n(&expected, 3).flatten().map(String::as_str).collect();
-        all.sort_unstable();
-        assert_eq!(lines, all, "{done:?}");
+        check(&ranks(place, 3, &expected), 3, &expected);
     });
 }
 
@@ -67,16 +103,7 @@ fn ranks_log_and_query_as_tools_do() {
     for_each_place(|place| {
         let expected =
             with(SUCCESS, ["log-stdout", "log-stderr", "log-once", "log-tagged", "query", "query-own"]);
-        let mut command = place.site.iof("run");
-        command
-            .args(["--mpi", "pmix", "--nspace", "demo", "-n", "2", "--"])
-            .arg(calls())
-            .arg("rank")
-            .args(names(&expected));
-        command.env("TMPDIR", place.site.path()).env_remove("IOF_LIBPMIX");
-        command.envs(place.server.iter().map(|library| ("IOF_LIBPMIX", library)));
-        let tools = place.tools.iter().map(|library| ("LD_LIBRARY_PATH", library.parent().unwrap()));
-        let done = Process::start(command.envs(tools)).finish();
+        let done = ranks(place, 2, &expected);
         assert_eq!(done.code, 0, "{done:?}");
         let lines = |text: &str, wanted: &str| text.lines().filter(|line| *line == wanted).count();
         let (stdout, stderr) = (done.text(), done.stderr.as_str());
@@ -96,7 +123,18 @@ fn functions_that_tools_do_not_have_are_refused() {
         let mut gate = place.site.gate("gate");
         let run = place.run(&["-n", "2"], &format!(": < {}", gate.path()));
         // A fence of ranks, which the tool is not one of, and what libpmix itself would accept.
-        let own = ["group", "group-context", "connect", "disconnect", "monitor", "fence", "cleanup"];
+        let own = [
+            "publish",
+            "lookup",
+            "unpublish",
+            "group",
+            "group-context",
+            "connect",
+            "disconnect",
+            "monitor",
+            "fence",
+            "cleanup",
+        ];
         let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(["checkpoint"]));
         expected.extend(with(SUCCESS, ["query", "query-signed", "log-stderr", "fence-own", "get"]));
         // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).

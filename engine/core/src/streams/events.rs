@@ -75,5 +75,8 @@ impl Core {
         self.jobs.schedule_early_end(&proc.nspace, now);
         self.announce_end(&proc.nspace);
         self.shut_if_unread(&proc);
+        if let Some(job) = self.jobs.get(&proc.nspace) {
+            self.withdraw_published(job.run(), (!job.has_exited()).then_some(proc.rank));
+        }
     }
 }

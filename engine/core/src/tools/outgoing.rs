@@ -180,6 +180,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Announced { .. }
         | ToTool::JobEnded { .. }
         | ToTool::Missed { .. }
+        | ToTool::Exchanged(_)
         // A push has at most one of these in the queue.
         | ToTool::Room { .. } => false,
     }

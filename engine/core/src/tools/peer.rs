@@ -49,7 +49,8 @@ pub fn is_request(message: &FromTool) -> bool {
         FromTool::Hello { .. }
         | FromTool::Follow { .. }
         | FromTool::Drained { .. }
-        | FromTool::Fill { .. } => false,
+        | FromTool::Fill { .. }
+        | FromTool::Exchange(_) => false,
     }
 }
 

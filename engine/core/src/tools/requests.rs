@@ -79,6 +79,7 @@ pub(crate) fn serve(
         FromTool::SlowTargets { request, push, cut_off } => {
             core.report_slow_targets(peer_id, request, push, cut_off);
         }
+        FromTool::Exchange(_) => debug_assert!(false, "only ranks send {message:?}"),
     }
     Ok(())
 }
@@ -103,6 +104,7 @@ pub(crate) fn serve_rank(
         FromTool::Log { log, .. } => core.log(requester, &log),
         FromTool::Query { queries, .. } => core.query(requester, queries, now),
         FromTool::Spawn { spawn, .. } => core.spawn(requester, *spawn),
+        FromTool::Exchange(exchange) => core.exchange(requester, exchange, now),
         _ => debug_assert!(false, "a rank does not send {message:?}"),
     }
 }

@@ -41,6 +41,7 @@ use crate::tools::registration::Registration;
 use crate::upcall::Upcall;
 
 mod forgotten;
+mod published;
 mod pushes;
 mod removal;
 mod rig;

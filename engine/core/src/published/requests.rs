@@ -1,0 +1,143 @@
+//! Requests about published values.
+
+use std::time::Instant;
+
+use iof_proto::{Exchange, Failure, FoundValue, Persistence, Quota, Rank, Status, ToTool};
+
+use crate::Core;
+use crate::client::{Client, ClientId, Requester};
+use crate::published::table::{Finders, KeySearch, PublishedValue, Publisher, WaitingLookup};
+
+impl Core {
+    /// Serves a rank's request about published values.
+    pub(crate) fn exchange(&mut self, requester: Requester, exchange: Exchange, now: Instant) {
+        let ClientId::Rank(run, rank) = requester.client.id else { return };
+        let rank = (run, rank);
+        let result = match exchange {
+            Exchange::Publish { values, range, persistence } => {
+                let finders = Finders::new(range, rank);
+                self.publish(&requester.client, rank, (finders, persistence), values).map(|()| Vec::new())
+            }
+            Exchange::Lookup { keys, range, wait, limit } => {
+                let (wait, search) = (wait.min(keys.len()), KeySearch { rank, keys, range });
+                if self.published.find(&search).len() >= wait {
+                    self.look_up_published(&search)
+                } else {
+                    let keys = (Quota::AwaitedKeys, search.keys.len() as u64);
+                    match self.quotas.charge(requester.client.payer(), [keys]) {
+                        Ok([charge]) => {
+                            // A limit beyond the clock's range is none.
+                            let limit = limit.and_then(|limit| now.checked_add(limit));
+                            let lookup = WaitingLookup { requester, search, wait, limit, charge };
+                            return self.published.lookups.push(lookup);
+                        }
+                        Err(failure) => Err(failure),
+                    }
+                }
+            }
+            Exchange::Unpublish { keys, range } => {
+                let finders = Finders::new(range, rank);
+                let is_named = |key: &String| keys.is_empty() || keys.contains(key);
+                let count = self.remove_published(|(key, of), value| {
+                    value.publisher == rank && *of == finders && is_named(key)
+                });
+                let is_done = count > 0 || keys.is_empty();
+                is_done.then(Vec::new).ok_or_else(|| not_found("this rank has not published", &keys))
+            }
+        };
+        self.reply(requester, |_| ToTool::Exchanged(result));
+        self.end_lookups(now);
+    }
+
+    /// Publishes all `values`, or none.
+    fn publish(
+        &mut self,
+        client: &Client,
+        publisher: Publisher,
+        (finders, persistence): (Finders, Persistence),
+        values: Vec<FoundValue>,
+    ) -> Result<(), Failure> {
+        let mut added = Vec::new();
+        let result = values.into_iter().try_for_each(|found| {
+            let place = (found.key.clone(), finders);
+            if self.published.values.contains_key(&place) {
+                let reason = format!("{} is published in this range: choose another key", found.key);
+                return Err(Failure::new(Status::ERR_DUPLICATE_KEY, reason));
+            }
+            let bytes = found.key.len().saturating_add(found.bytes.len()) as u64;
+            let amounts = [(Quota::Published, 1), (Quota::PublishedBytes, bytes)];
+            let charges = self.quotas.charge(client.payer(), amounts)?;
+            added.push(place.clone());
+            let value = PublishedValue { publisher, found, persistence, charges };
+            self.published.values.insert(place, value);
+            Ok(())
+        });
+        if result.is_err() {
+            self.remove_published(|place, _| added.contains(place));
+        }
+        result
+    }
+
+    fn look_up_published(&mut self, search: &KeySearch) -> Result<Vec<FoundValue>, Failure> {
+        let mut found = Vec::new();
+        for place in self.published.find(search) {
+            let Some(value) = self.published.values.get(&place) else { continue };
+            found.push(value.found.clone());
+            if value.persistence == Persistence::FirstRead {
+                let read = self.published.values.remove(&place);
+                self.quotas.give_back(read.into_iter().flat_map(|value| value.charges));
+            }
+        }
+        if found.is_empty() { Err(not_found("no rank has published", &search.keys)) } else { Ok(found) }
+    }
+
+    /// Answers the lookups whose values are published, and those whose time is over.
+    pub(crate) fn end_lookups(&mut self, now: Instant) {
+        let waiting = std::mem::take(&mut self.published.lookups);
+        for lookup in waiting {
+            let has_values = self.published.find(&lookup.search).len() >= lookup.wait;
+            if !has_values && lookup.limit.is_none_or(|limit| limit > now) {
+                self.published.lookups.push(lookup);
+                continue;
+            }
+            let WaitingLookup { requester, search, charge, .. } = lookup;
+            self.quotas.give_back([charge]);
+            let reason = || format!("not published in time: {}", search.keys.join(", "));
+            let result = if has_values {
+                self.look_up_published(&search)
+            } else {
+                Err(Failure::new(Status::ERR_TIMEOUT, reason()))
+            };
+            self.reply(requester, |_| ToTool::Exchanged(result));
+        }
+    }
+
+    /// Removes the lookups of a rank that has exited, or of all ranks of a job, and their values that
+    /// end then.
+    pub(crate) fn withdraw_published(&mut self, run: u64, rank: Option<Rank>) {
+        let is_gone = |of: Publisher| of.0 == run && rank.is_none_or(|rank| rank == of.1);
+        self.remove_published(|_, value| match value.persistence {
+            Persistence::Process => is_gone(value.publisher),
+            Persistence::FirstRead | Persistence::Job => rank.is_none() && is_gone(value.publisher),
+            Persistence::Session => false,
+        });
+        let lookups = self.published.lookups.extract_if(.., |lookup| is_gone(lookup.search.rank));
+        self.quotas.give_back(lookups.map(|lookup| lookup.charge));
+    }
+
+    /// Removes values. Returns their number.
+    fn remove_published(
+        &mut self,
+        is_removed: impl Fn(&(String, Finders), &PublishedValue) -> bool,
+    ) -> usize {
+        let removed = self.published.values.extract_if(.., |place, value| is_removed(place, value));
+        let removed: Vec<PublishedValue> = removed.map(|(_, value)| value).collect();
+        let count = removed.len();
+        self.quotas.give_back(removed.into_iter().flat_map(|value| value.charges));
+        count
+    }
+}
+
+fn not_found(reason: &str, keys: &[String]) -> Failure {
+    Failure::new(Status::ERR_NOT_FOUND, format!("{reason} {}", keys.join(", ")))
+}
