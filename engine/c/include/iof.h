@@ -564,7 +564,7 @@
 // Query (string): the names of process sets, separated by commas. The engine defines none.
 #define IOF_QUERY_PSET_NAMES "pmix.qry.psets"
 
-// Query (string): the names of process groups, separated by commas. The engine has none.
+// Query (string): the names of process groups, separated by commas. Ranks construct them.
 #define IOF_QUERY_GROUP_NAMES "pmix.qry.pgrp"
 
 // Query (string): the attributes with which tools spawn processes, separated by commas. The engine

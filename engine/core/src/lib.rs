@@ -25,7 +25,7 @@
 //! | `streams` | streams and their readers: `options`, `state`, `table`, `backlog_holder`, `readers`, `reading`; `deliveries`; requests to the capture thread (`awaited`, `answers`); what it reports (`events`, `capture_end`) |
 //! | `tools` | connections that are not tools yet (`pending`, `admission`), tools (`peer`, `table`), their requests, registrations, pulls and messages |
 //! | `pushes`, `queries`, `logs`, `spawns` | what tools do: push, query, log, start jobs |
-//! | `published` | the values that ranks publish for others |
+//! | `published` | the values that ranks publish for others, and their groups |
 
 #![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
 

@@ -13,7 +13,8 @@ use iof_proto::query::key::{
     PMIX_QUERY_JOB_STATUS, PMIX_QUERY_NAMESPACE_INFO, PMIX_QUERY_NUM_PSETS,
 };
 use iof_proto::{
-    Answer, Attributes, Channels, Found, FoundValue, InfoValue, JobInfo, Proc, ProcInfo, StreamStats,
+    Answer, Attributes, Channels, Found, FoundValue, InfoValue, JobInfo, PMIX_GROUP_CONTEXT_ID, Proc,
+    ProcInfo, StreamStats,
 };
 
 use crate::info::{Attribute, Info, Process, Value, c_string, characters};
@@ -80,7 +81,7 @@ fn found(key: &str, value: &iof_proto::Value) -> Value {
         // A value of another type.
         iof_proto::Value::Infos(all) => match &from_infos(all)[..] {
             [Info { key: only, value: Value::Uint32(number) }]
-                if only == key && key == PMIX_QUERY_NUM_PSETS =>
+                if only == key && [PMIX_QUERY_NUM_PSETS, PMIX_GROUP_CONTEXT_ID].contains(&key) =>
             {
                 Value::Size(*number as usize)
             }

@@ -138,11 +138,6 @@ impl Library {
         unsafe { text((self.get_version)()) }
     }
 
-    /// Returns the first number of the version.
-    pub(crate) fn major(&self) -> u32 {
-        major(&self.version()).unwrap_or_default()
-    }
-
     /// Returns whether this process is a PMIx client, tool or server already.
     pub(crate) fn is_initialized(&self) -> bool {
         // SAFETY: the function may be called at any time.

@@ -260,6 +260,9 @@ unsafe fn keys(list: *mut *mut c_char) -> Read<Vec<String>> {
 const EXCHANGE: [&str; 6] =
     ["pmix.range", "pmix.persist", "pmix.wait", "pmix.timeout", "pmix.euid", "pmix.egid"];
 
+/// The key of a directive that asks for a number of a group.
+const CONTEXT: &str = "pmix.grp.actxid";
+
 /// The directives of a request about published values.
 pub(crate) struct ExchangeDirectives {
     pub range: DataRange,
@@ -335,6 +338,26 @@ pub(crate) unsafe fn exchange(
     // SAFETY: the module's contract.
     let (keys, infos) = unsafe { (keys(list)?, slice(start, count, MAX_DIRECTIVES)?) };
     Ok((keys, exchange_directives(&infos.iter().collect::<Vec<_>>())?))
+}
+
+/// Reads a request to construct or destruct a group.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn group(
+    constructs: bool,
+    name: *const c_char,
+    start: *const types::Info,
+    count: usize,
+) -> Read<Exchange> {
+    // SAFETY: the module's contract.
+    let (name, infos) = unsafe { (text(name, MAX_TEXT)?, slice(start, count, MAX_DIRECTIVES)?) };
+    let is_set = |info: &types::Info| {
+        // SAFETY: the type specifies the field.
+        info.value.kind != kind::PMIX_BOOL || unsafe { info.value.data.byte } != 0
+    };
+    let asks = |info: &types::Info| text_within(&info.key).is_ok_and(|key| key == CONTEXT) && is_set(info);
+    Ok(Exchange::Group { name, constructs, with_context: infos.iter().any(asks) })
 }
 
 /// Reads a value to be published.

@@ -8,8 +8,8 @@ use std::sync::mpsc::SyncSender;
 use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Proc, Query, Status, ToTool};
 
 use crate::answer;
-use crate::info::CInfos;
-use crate::types::{InfoCallback, LookupCallback, OpCallback};
+use crate::info::{CInfos, Value};
+use crate::types::{InfoCallback, LookupCallback, OpCallback, RawProc};
 
 /// A request of a PMIx tool.
 #[derive(Debug)]
@@ -163,9 +163,12 @@ impl AnswerReply {
     }
 
     /// Answers the queries.
-    pub fn send(mut self, answer: &Answer) {
-        let infos = Box::new(CInfos::new(answer::infos(answer)));
-        self.call(answer.status, Some(infos));
+    pub fn send(self, answer: &Answer) {
+        self.send_infos(answer.status, answer::infos(answer));
+    }
+
+    fn send_infos(mut self, status: Status, infos: Vec<crate::info::Info>) {
+        self.call(status, Some(Box::new(CInfos::new(infos))));
     }
 
     /// Refuses the queries.
@@ -236,6 +239,8 @@ pub struct RankRequest {
 pub(crate) enum RankCallback {
     Status(StatusReply),
     Answer(AnswerReply),
+    /// That of a group with these members.
+    Group(AnswerReply, Vec<RawProc>),
     Lookup(LookupReply),
 }
 
@@ -306,7 +311,13 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
             reply.call(answer.map_or_else(|status| status, |answer| answer.status), &published);
         }
         (RankCallback::Answer(reply), Ok(answer)) => reply.send(&answer),
-        (RankCallback::Answer(reply), Err(status)) => reply.refuse(status),
+        (RankCallback::Group(reply, members), Ok(answer)) => {
+            // libpmix 5 reads the members from the answer.
+            let mut infos = answer::infos(&answer);
+            infos.push(crate::info::Info::new("pmix.grp.mbrs", Value::Procs(members)));
+            reply.send_infos(answer.status, infos);
+        }
+        (RankCallback::Answer(reply) | RankCallback::Group(reply, _), Err(status)) => reply.refuse(status),
         (RankCallback::Status(reply), answer) => {
             reply.send(answer.map_or_else(|status| status, |answer| answer.status))
         }

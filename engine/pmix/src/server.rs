@@ -80,7 +80,7 @@ impl PmixServer {
                 Info::new("pmix.srvr.share", Value::Flag(true)),
             ];
             upcalls::set_receiver(Some(receiver));
-            library.server_init(upcalls::module(library.major()), infos)
+            library.server_init(upcalls::module(), infos)
         };
         let started = caller.call(MAX_CALL_WAIT, init).map_err(|_| StartError::Stalled);
         if let Err(error) = started.and_then(|started| started.map_err(StartError::Init)) {

@@ -220,6 +220,9 @@ pub(crate) type WithKeys<Callback> = unsafe extern "C" fn(
     *mut c_void,
 ) -> Status;
 
+/// `PMIX_GROUP_CONSTRUCT` of `pmix_group_operation_t`.
+pub(crate) const CONSTRUCT: c_int = 0;
+
 /// `pmix_server_grp_fn_t`.
 pub(crate) type Group = unsafe extern "C" fn(
     c_int,
@@ -369,6 +372,7 @@ mod tests {
             ("PMIX_REGEX", kind::PMIX_REGEX.into()),
             ("PMIX_PROC_NSPACE", kind::PMIX_PROC_NSPACE.into()),
             ("-PMIX_OPERATION_SUCCEEDED", OPERATION_SUCCEEDED.unsigned_abs() as usize),
+            ("PMIX_GROUP_CONSTRUCT", CONSTRUCT as usize),
             ("-PMIX_ERR_NOT_SUPPORTED", NOT_SUPPORTED.unsigned_abs() as usize),
         ];
         let checks: String = expected

@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use iof_proto::{Exchange, FromTool};
+use iof_proto::{Exchange, FromTool, Rank};
 
 use crate::info::characters;
 use crate::read::{self, ExchangeDirectives, Read};
 use crate::request::{AnswerReply, LookupReply, Post, RankCallback, RankReply, RankRequest, StatusReply};
 use crate::types::{
-    Info, InfoCallback, LookupCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, RawProc,
-    RawQuery, SUCCESS, Status, ToolCallback,
+    CONSTRUCT, Info, InfoCallback, LookupCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback,
+    RawProc, RawQuery, SUCCESS, Status, ToolCallback,
 };
 
 /// A report of libpmix about a rank.
@@ -76,8 +76,8 @@ pub(crate) fn remove_job(name: &str) {
     JOBS.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
 }
 
-/// Returns the upcalls of this host for a version of libpmix.
-pub(crate) fn module(version: u32) -> Module {
+/// Returns the upcalls of this host.
+pub(crate) fn module() -> Module {
     Module {
         client_finalized: Some(client_finalized),
         abort: Some(abort),
@@ -88,8 +88,7 @@ pub(crate) fn module(version: u32) -> Module {
         tool_connected: Some(tool_connected),
         log: Some(log),
         job_control: Some(job_control),
-        // libpmix 4 refuses groups itself, and would construct some that it cannot destruct.
-        group: (version > 4).then_some(group),
+        group: Some(group),
         client_connected2: Some(client_connected2),
         ..Module::default()
     }
@@ -296,23 +295,35 @@ unsafe extern "C" fn log(
     }
 }
 
-/// Refuses a group when all its members have called. Without this upcall, or if it returns an
-/// error, libpmix answers only one of them.
+/// Constructs or destructs a group, whose members have all called. The first one stands for all.
+/// libpmix 5 would end a destruction twice if this function did so later.
 unsafe extern "C" fn group(
-    _operation: c_int,
-    _name: *mut c_char,
-    _members: *const RawProc,
-    _member_count: usize,
-    _directives: *const Info,
-    _count: usize,
+    operation: c_int,
+    group: *mut c_char,
+    members: *const RawProc,
+    member_count: usize,
+    directives: *const Info,
+    count: usize,
     done: InfoCallback,
     data: *mut c_void,
 ) -> Status {
-    if let Some(done) = done {
-        // SAFETY: libpmix waits for one call, which is this one.
-        unsafe { done(NOT_SUPPORTED, ptr::null_mut(), 0, data, None, ptr::null_mut()) }
+    let constructs = operation == CONSTRUCT;
+    // SAFETY: libpmix passes a name, and these numbers of members and infos.
+    unsafe {
+        let message = read::group(constructs, group, directives, count).map(FromTool::Exchange);
+        let members = read::slice(members, member_count, usize::MAX).unwrap_or_default().to_vec();
+        let mut first = members.first().copied();
+        // It may be all ranks of a job, one of which is number 0.
+        first.iter_mut().filter(|first| first.rank == Rank::WILDCARD.0).for_each(|first| first.rank = 0);
+        let first = first.as_ref().map_or(ptr::null(), ptr::from_ref);
+        if constructs {
+            request(first, message, RankCallback::Group(AnswerReply::new(done, data), members));
+            SUCCESS
+        } else {
+            request(first, message, RankCallback::Status(StatusReply::new(None, data)));
+            OPERATION_SUCCEEDED
+        }
     }
-    SUCCESS
 }
 
 #[cfg(test)]

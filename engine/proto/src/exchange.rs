@@ -1,8 +1,12 @@
-//! Values that ranks publish for others (`PMIx_Publish`, `PMIx_Lookup`, `PMIx_Unpublish`).
+//! Values that ranks publish for others (`PMIx_Publish`, `PMIx_Lookup`, `PMIx_Unpublish`), and groups of
+//! ranks (`PMIx_Group_construct`, `PMIx_Group_destruct`).
 
 use std::time::Duration;
 
 use crate::names::Proc;
+
+/// The key of the number of a group.
+pub const PMIX_GROUP_CONTEXT_ID: &str = "pmix.grp.ctxid";
 
 /// The processes that find a published value, or the values that a request is about
 /// (`pmix_data_range_t`). Ordered from the narrowest.
@@ -42,7 +46,7 @@ pub struct FoundValue {
     pub bytes: Vec<u8>,
 }
 
-/// A request of a rank about published values.
+/// A request of a rank about published values or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exchange {
     /// Publish values under their keys, or none of them.
@@ -71,5 +75,15 @@ pub enum Exchange {
         keys: Vec<String>,
         /// The range in which they were published.
         range: DataRange,
+    },
+    /// Construct or destruct a group of processes, whose members have all called. Answered by
+    /// [`ToTool::Answer`](crate::ToTool::Answer).
+    Group {
+        /// Its name.
+        name: String,
+        /// Whether it is constructed.
+        constructs: bool,
+        /// Whether it gets a number that no other group of the engine has.
+        with_context: bool,
     },
 }

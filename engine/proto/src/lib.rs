@@ -57,7 +57,7 @@ pub mod wire;
 pub mod xml;
 
 pub use directive::Directives;
-pub use exchange::{DataRange, Exchange, FoundValue, Persistence};
+pub use exchange::{DataRange, Exchange, FoundValue, PMIX_GROUP_CONTEXT_ID, Persistence};
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{Interaction, Policy};

@@ -134,6 +134,8 @@ quotas! {
     PublishedBytes: "bytes of values that ranks have published", ", with their keys",
         ERR_OUT_OF_RESOURCE, "unpublish some"
         [MAX_PUBLISHED_BYTES_PER_USER = 16 << 20, User]
+    Groups: "groups of ranks", "", ERR_OUT_OF_RESOURCE, "destruct some"
+        [MAX_GROUPS_PER_USER = 4096, User]
     AwaitedKeys: "keys for which lookups wait", "", ERR_RESOURCE_BUSY, "try again"
         [MAX_AWAITED_KEYS_PER_TOOL = 64, Tool; MAX_AWAITED_KEYS_PER_USER = 16 << 10, User]
 }

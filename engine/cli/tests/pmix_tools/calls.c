@@ -167,6 +167,38 @@ static pmix_status_t construct_group(bool context) {
     return PMIx_Group_construct("group", &ranks, 1, &info, context, &results, &count);
 }
 
+/* Constructs a group of all ranks that has a number, finds its name, and destructs it. Prints the number. */
+static pmix_status_t grouped(const char *name) {
+    pmix_info_t info, *results = NULL;
+    size_t count = 0, context = 0;
+    PMIX_INFO_LOAD(&info, PMIX_GROUP_ASSIGN_CONTEXT_ID, &yes, PMIX_BOOL);
+    pmix_status_t status = PMIx_Group_construct(name, &ranks, 1, &info, 1, &results, &count);
+    if (status != PMIX_SUCCESS) {
+        return status;
+    }
+    for (size_t n = 0; n < count; n++) {
+        if (PMIX_CHECK_KEY(&results[n], PMIX_GROUP_CONTEXT_ID) && results[n].value.type == PMIX_SIZE) {
+            context = results[n].value.data.size;
+        }
+    }
+    printf("context %zu\n", context);
+    pmix_query_t *query;
+    pmix_info_t *found = NULL;
+    PMIX_QUERY_CREATE(query, 1);
+    query->keys = calloc(2, sizeof *query->keys);
+    query->keys[0] = strdup(PMIX_QUERY_GROUP_NAMES);
+    status = PMIx_Query_info(query, 1, &found, &count);
+    if (status == PMIX_SUCCESS) {
+        char **names = count == 1 ? found[0].value.data.darray->array : NULL;
+        if (!names || found[0].value.data.darray->size != 1 || strcmp(names[0], name) != 0) {
+            return PMIX_ERR_NOT_FOUND;
+        }
+        /* Until all have asked. */
+        status = PMIx_Fence(&ranks, 1, NULL, 0);
+    }
+    return status == PMIX_SUCCESS ? PMIx_Group_destruct(name, NULL, 0) : status;
+}
+
 static pmix_status_t control(const char *key, const void *value, pmix_data_type_t type) {
     pmix_info_t info, *results = NULL;
     size_t count = 0;
@@ -206,6 +238,8 @@ static pmix_status_t call(const char *name) {
     if (IS("query-own")) return query_own();
     if (IS("query")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_PROC_RANK);
     if (IS("query-signed")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_INT32);
+    if (IS("grouped")) return grouped("first");
+    if (IS("grouped-again")) return grouped("second");
     if (IS("group")) return construct_group(false);
     if (IS("group-context")) return construct_group(true);
     if (IS("publish")) {

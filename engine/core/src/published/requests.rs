@@ -1,11 +1,15 @@
 //! Requests about published values.
 
+use std::slice;
 use std::time::Instant;
 
-use iof_proto::{Exchange, Failure, FoundValue, Persistence, Quota, Rank, Status, ToTool};
+use iof_proto::{
+    Answer, Exchange, Failure, Found, FoundValue, Info, PMIX_GROUP_CONTEXT_ID, Persistence, Quota, Rank,
+    Status, ToTool, Value,
+};
 
 use crate::Core;
-use crate::client::{Client, ClientId, Requester};
+use crate::client::{Client, ClientId, Payer, Requester};
 use crate::published::table::{Finders, KeySearch, PublishedValue, Publisher, WaitingLookup};
 
 impl Core {
@@ -44,9 +48,47 @@ impl Core {
                 let is_done = count > 0 || keys.is_empty();
                 is_done.then(Vec::new).ok_or_else(|| not_found("this rank has not published", &keys))
             }
+            Exchange::Group { name, constructs, with_context } => {
+                let group = (run, name);
+                let result = if constructs {
+                    self.construct_group(requester.client.payer(), group, with_context)
+                } else {
+                    self.destruct_group(&group)
+                };
+                return self.reply(requester, |request| ToTool::Answer { request, result });
+            }
         };
         self.reply(requester, |_| ToTool::Exchanged(result));
         self.end_lookups(now);
+    }
+
+    fn construct_group(
+        &mut self,
+        payer: Payer,
+        group: (u64, String),
+        with_context: bool,
+    ) -> Result<Answer, Failure> {
+        let [charge] = self.quotas.charge(payer, [(Quota::Groups, 1)])?;
+        self.published.groups.entry(group).or_default().push(charge);
+        let mut answer = Answer { status: Status::SUCCESS, found: Vec::new() };
+        if with_context {
+            self.published.last_context = self.published.last_context.wrapping_add(1);
+            let context = Info::new(PMIX_GROUP_CONTEXT_ID, self.published.last_context);
+            let value = Value::Infos(vec![context]);
+            answer.found.push(Found { query: 0, key: PMIX_GROUP_CONTEXT_ID.into(), value });
+        }
+        Ok(answer)
+    }
+
+    fn destruct_group(&mut self, group: &(u64, String)) -> Result<Answer, Failure> {
+        let unknown = || not_found("there is no group", slice::from_ref(&group.1));
+        let charges = self.published.groups.get_mut(group).ok_or_else(unknown)?;
+        let charge = charges.pop();
+        if charges.is_empty() {
+            self.published.groups.remove(group);
+        }
+        self.quotas.give_back(charge);
+        Ok(Answer { status: Status::SUCCESS, found: Vec::new() })
     }
 
     /// Publishes all `values`, or none.
@@ -123,6 +165,8 @@ impl Core {
         });
         let lookups = self.published.lookups.extract_if(.., |lookup| is_gone(lookup.search.rank));
         self.quotas.give_back(lookups.map(|lookup| lookup.charge));
+        let groups = self.published.groups.extract_if(.., |(of, _), _| *of == run && rank.is_none());
+        self.quotas.give_back(groups.flat_map(|(_, charges)| charges));
     }
 
     /// Removes values. Returns their number.

@@ -59,6 +59,10 @@ pub(crate) struct WaitingLookup {
 pub struct PublishedValues {
     pub(crate) values: BTreeMap<(String, Finders), PublishedValue>,
     pub(crate) lookups: Vec<WaitingLookup>,
+    /// The groups, by their jobs. Disjoint groups of a job may have the same name.
+    pub(crate) groups: BTreeMap<(u64, String), Vec<Charge>>,
+    /// The number of the last group that has one.
+    pub(crate) last_context: u32,
 }
 
 impl PublishedValues {
@@ -81,6 +85,7 @@ impl PublishedValues {
     /// Returns all charges.
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         let of_lookups = self.lookups.iter().map(|lookup| &lookup.charge);
-        self.values.values().flat_map(|value| &value.charges).chain(of_lookups)
+        let of_groups = self.groups.values().flatten();
+        self.values.values().flat_map(|value| &value.charges).chain(of_lookups).chain(of_groups)
     }
 }

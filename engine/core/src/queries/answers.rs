@@ -162,9 +162,14 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
             let size = scope.jobs(state).fold(0u32, |sum, (_, job)| sum.saturating_add(job.size()));
             Some(Value::Infos(vec![Info::new(key, size)]))
         }
-        // The engine has neither sets nor groups of processes.
+        // The engine has no sets of processes.
         key::PMIX_QUERY_NUM_PSETS => Some(Value::Infos(vec![Info::new(key, 0u32)])),
-        key::PMIX_QUERY_PSET_NAMES | key::PMIX_QUERY_GROUP_NAMES => Some(Value::Text(String::new())),
+        key::PMIX_QUERY_PSET_NAMES => Some(Value::Text(String::new())),
+        key::PMIX_QUERY_GROUP_NAMES => {
+            let runs: BTreeSet<u64> = scope.jobs(state).map(|(_, job)| job.run()).collect();
+            let groups = state.published.groups.keys().filter(|(run, _)| runs.contains(run));
+            Some(Value::Text(groups.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(",")))
+        }
         key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
         key::PMIX_QUERY_PROC_TABLE => scope.unless_none(procs(state, scope, true), Value::Procs),
         key::PMIX_QUERY_LOCAL_PROC_TABLE | key::PMIX_LOCAL_PROCS => {

@@ -68,9 +68,9 @@ attributes! {
     ///
     /// Query (string): the names of process sets, separated by commas. The engine defines none.
     PMIX_QUERY_PSET_NAMES = "pmix.qry.psets": Text, at Query;
-    /// The names of process groups, separated by commas. The engine has none.
+    /// The names of process groups, separated by commas. Ranks construct them.
     ///
-    /// Query (string): the names of process groups, separated by commas. The engine has none.
+    /// Query (string): the names of process groups, separated by commas. Ranks construct them.
     PMIX_QUERY_GROUP_NAMES = "pmix.qry.pgrp": Text, at Query;
     /// The attributes with which tools spawn processes, separated by commas: none of the engine.
     ///

@@ -3,7 +3,8 @@
 use std::sync::mpsc::TryRecvError;
 
 use iof_proto::{
-    DataRange, Exchange, Failure, FoundValue, FromTool, Persistence, Quota, QuotaScope, StdinUnavailable,
+    DataRange, Exchange, Failure, FoundValue, FromTool, Info, Persistence, Quota, QuotaScope,
+    StdinUnavailable,
 };
 
 use super::*;
@@ -137,5 +138,29 @@ fn endless_publishes_are_refused_with_the_name_of_the_limit_and_removing_some_ma
     assert_eq!(status(&ask(&mut rig, 0, remove(&["a"]), now)), Status::SUCCESS);
     assert_eq!(status(&publish(&mut rig, "c")), Status::SUCCESS);
     assert_eq!(status(&ask(&mut rig, 0, remove(&[]), now)), Status::SUCCESS);
+    assert!(rig.state.quotas.is_empty(), "nothing is held any more");
+}
+
+#[test]
+fn groups_have_numbers_of_their_own_until_they_are_destructed_or_their_job_ends() {
+    let ((mut rig, processes), now) = (rig_with_ranks(), Instant::now());
+    rig.state.quotas.limits.set(Quota::Groups, QuotaScope::User, 2);
+    let group = |rig: &mut Rig, name: &str, constructs| {
+        let name = name.to_owned();
+        let reply = ask(rig, 0, Exchange::Group { name, constructs, with_context: true }, now);
+        let ToTool::Answer { result, .. } = reply.try_recv().unwrap() else { panic!("another answer") };
+        result.map(|answer| answer.found.into_iter().map(|found| found.value).collect::<Vec<Value>>())
+    };
+    let context = |number: u32| vec![Value::Infos(vec![Info::new("pmix.grp.ctxid", number)])];
+    // Those of disjoint ranks may have one name.
+    assert_eq!(group(&mut rig, "a", true), Ok(context(1)));
+    assert_eq!(group(&mut rig, "a", true), Ok(context(2)));
+    let refused = group(&mut rig, "b", true).unwrap_err();
+    assert!(refused.reason.contains("MAX_GROUPS_PER_USER"), "{refused}");
+    assert_eq!(group(&mut rig, "a", false), Ok(Vec::new()));
+    assert_eq!(group(&mut rig, "b", true), Ok(context(3)));
+    assert_eq!(group(&mut rig, "a", false), Ok(Vec::new()));
+    assert_eq!(group(&mut rig, "a", false).unwrap_err().status, Status::ERR_NOT_FOUND);
+    processes.into_iter().for_each(|process| rig.state.exited(process, Ok(Default::default()), now));
     assert!(rig.state.quotas.is_empty(), "nothing is held any more");
 }
