@@ -5,7 +5,8 @@ use std::path::Path;
 
 use iof_proto::ProcInfo;
 
-use crate::info::{Info, Value, c_string};
+use crate::info::{Info, Value, c_string, characters};
+use crate::types::RawProc;
 
 /// A job whose ranks are all on this node. They are numbered in the order of its apps.
 #[derive(Clone, Debug)]
@@ -72,6 +73,8 @@ impl JobInfo {
             Info::text("pmix.tmpdir", &path),
             Info::text("pmix.nsdir", &path),
             Info::new("pmix.tdir.rmclean", Value::Flag(true)),
+            Info::text("pmix.mapby", "slot"),
+            Info::text("pmix.bindto", if places.is_empty() { "none" } else { "core" }),
         ]);
         // Ranks then yield their processor while they wait. Open MPI 5 does not look at the value.
         infos.extend(self.oversubscribed.then(|| Info::new("pmix.ndosub", Value::Flag(true))));
@@ -138,6 +141,7 @@ pub(crate) fn table_infos(nspace: &str, table: &[ProcInfo], own: &str) -> Vec<In
 /// Returns what the tools and ranks on the node `own` are told of a job with ranks on `nodes`.
 fn job_infos(nspace: &str, nodes: &[(&str, Vec<u32>)], own: &str) -> Vec<Info> {
     let count = |ranks: &[u32]| u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+    let proc = |rank| RawProc { nspace: characters(nspace), rank };
     let list = |ranks: &[u32]| ranks.iter().map(u32::to_string).collect::<Vec<String>>().join(",");
     let size = nodes.iter().fold(0u32, |sum, (_, ranks)| sum.saturating_add(count(ranks)));
     let hosts: Vec<&str> = nodes.iter().map(|(host, _)| *host).collect();
@@ -156,6 +160,7 @@ fn job_infos(nspace: &str, nodes: &[(&str, Vec<u32>)], own: &str) -> Vec<Info> {
             Info::number("pmix.local.size", count(ranks)),
             Info::number("pmix.node.size", count(ranks)),
             Info::text("pmix.lpeers", &list(ranks)),
+            Info::new("pmix.lprocs", Value::Procs(ranks.iter().map(|rank| proc(*rank)).collect())),
         ]);
         infos.extend(ranks.first().map(|rank| Info::new("pmix.lldr", Value::Rank(*rank))));
     }
@@ -171,6 +176,7 @@ fn rank_infos(rank: u32, local: u32, (node, host): (u32, &str)) -> Vec<Info> {
         Info::new("pmix.grank", Value::Rank(rank)),
         Info::new("pmix.lrank", Value::Uint16(short)),
         Info::new("pmix.nrank", Value::Uint16(short)),
+        Info::number("pmix.reinc", 0),
         Info::number("pmix.nodeid", node),
         Info::text("pmix.hname", host),
     ]

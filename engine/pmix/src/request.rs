@@ -302,6 +302,10 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
         Ok(ToTool::Logged { result, .. }) => {
             Err(result.map_or_else(|failure| failure.status, |report| report.status))
         }
+        Ok(ToTool::Signalled { result, .. }) => {
+            let sent = result.map(|_| Answer { status: Status::SUCCESS, found: Vec::new() });
+            sent.map_err(|failure| failure.status)
+        }
         Ok(ToTool::Answer { result, .. }) => result.map_err(|failure| failure.status),
         Ok(_) => Err(Status::ERR_NOT_SUPPORTED),
         Err(status) => Err(status),

@@ -9,7 +9,6 @@ pub(crate) type Status = c_int;
 pub(crate) const SUCCESS: Status = 0;
 /// The request was carried out before the function returned, and no callback follows.
 pub(crate) const OPERATION_SUCCEEDED: Status = -157;
-pub(crate) const NOT_SUPPORTED: Status = -47;
 
 /// The size of a name of a job, with its final zero.
 pub(crate) const NAME_BYTES: usize = 256;
@@ -373,7 +372,6 @@ mod tests {
             ("PMIX_PROC_NSPACE", kind::PMIX_PROC_NSPACE.into()),
             ("-PMIX_OPERATION_SUCCEEDED", OPERATION_SUCCEEDED.unsigned_abs() as usize),
             ("PMIX_GROUP_CONSTRUCT", CONSTRUCT as usize),
-            ("-PMIX_ERR_NOT_SUPPORTED", NOT_SUPPORTED.unsigned_abs() as usize),
         ];
         let checks: String = expected
             .iter()

@@ -5,16 +5,18 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use iof_proto::{Exchange, FromTool, Rank};
+use iof_proto::limits::MAX_LOG_TEXT;
+use iof_proto::{Exchange, FromTool, Proc, Rank};
 
 use crate::info::characters;
 use crate::read::{self, ExchangeDirectives, Read};
 use crate::request::{AnswerReply, LookupReply, Post, RankCallback, RankReply, RankRequest, StatusReply};
 use crate::types::{
-    CONSTRUCT, Info, InfoCallback, LookupCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback,
-    RawProc, RawQuery, SUCCESS, Status, ToolCallback,
+    CONSTRUCT, Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawProc,
+    RawQuery, SUCCESS, Status, ToolCallback,
 };
 
 /// A report of libpmix about a rank.
@@ -50,6 +52,13 @@ pub(crate) struct EventReceiver {
     pub post: Post,
 }
 static RECEIVER: Mutex<Option<EventReceiver>> = Mutex::new(None);
+
+/// The status of a request that is refused because it is too large.
+const LIMITED: iof_proto::Status = iof_proto::Status::ERR_OUT_OF_RESOURCE;
+/// The largest number of warnings about such requests: a rank may go on.
+const WARNINGS: u64 = 10;
+/// The number of such requests.
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
 /// Sets or removes the receiver of events.
 pub(crate) fn set_receiver(receiver: Option<EventReceiver>) {
@@ -141,7 +150,18 @@ unsafe fn request(proc: *const RawProc, message: Read<FromTool>, reply: RankCall
                 let from = name.filter(|(nspace, _)| *nspace != server_name());
                 (receiver.request)(RankRequest { from, message, reply });
             }
-            Err(status) => reply.refuse(status),
+            Err(status) => {
+                // Relaxed: only the number itself counts.
+                if status == LIMITED && REFUSALS.fetch_add(1, Ordering::Relaxed) < WARNINGS {
+                    let rank = name.map(|(nspace, rank)| format!("{nspace}.{rank}")).unwrap_or_default();
+                    tracing::warn!(
+                        rank,
+                        "a request of PMIx is refused: it exceeds a limit of one request, such as \
+                         MAX_LOG_TEXT ({MAX_LOG_TEXT} bytes of a message)"
+                    );
+                }
+                reply.refuse(status);
+            }
         }
     });
 }
@@ -195,18 +215,31 @@ unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCa
     }
 }
 
-/// Refuses requests to control jobs. With this upcall, libpmix carries out those that ask it to
-/// remove files when a rank has ended, such as Open MPI's shared memory.
+/// Sends a signal to ranks. With this upcall, libpmix carries out requests that ask it to remove
+/// files when a rank has ended, such as Open MPI's shared memory.
 unsafe extern "C" fn job_control(
-    _requester: *const RawProc,
-    _targets: *const RawProc,
-    _target_count: usize,
-    _infos: *const Info,
-    _count: usize,
-    _done: InfoCallback,
-    _data: *mut c_void,
+    requester: *const RawProc,
+    targets: *const RawProc,
+    target_count: usize,
+    infos: *const Info,
+    count: usize,
+    done: InfoCallback,
+    data: *mut c_void,
 ) -> Status {
-    NOT_SUPPORTED
+    // SAFETY: libpmix passes a rank and these numbers of targets and infos. Without targets, all ranks
+    // of the job are meant.
+    unsafe {
+        let signal = match read::control_signal(infos, count) {
+            Ok(signal) => signal,
+            Err(status) => return status.0,
+        };
+        let all = || read::procs(requester, 1).map(|own| own.into_iter().map(|own| Proc::all(own.nspace)));
+        let procs =
+            if target_count == 0 { all().map(Iterator::collect) } else { read::procs(targets, target_count) };
+        let message = procs.map(|procs| FromTool::Signal { request: 0, procs, signal });
+        request(requester, message, RankCallback::Answer(AnswerReply::new(done, data)));
+    }
+    SUCCESS
 }
 
 unsafe extern "C" fn publish(

@@ -372,6 +372,7 @@ fn input(job: JobId, event: &Event) -> Input {
 fn log_refusal(rank: Option<&(JobId, Rank)>, answer: &ToTool) {
     let (ToTool::Answer { result: Err(Failure { status, reason }), .. }
     | ToTool::Logged { result: Err(Failure { status, reason }), .. }
+    | ToTool::Signalled { result: Err(Failure { status, reason }), .. }
     | ToTool::Exchanged(Err(Failure { status, reason }))) = answer
     else {
         return;

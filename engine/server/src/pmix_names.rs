@@ -25,6 +25,9 @@ pub(crate) fn from_pmix(message: &mut FromTool, names: &PmixNames) {
         FromTool::Query { queries, .. } => {
             queries.iter_mut().flat_map(|query| &mut query.qualifiers).for_each(rename);
         }
+        FromTool::Signal { procs, .. } => procs.iter_mut().for_each(|proc| {
+            names.get(proc.nspace.as_str()).into_iter().for_each(|job| proc.nspace = job.nspace.clone());
+        }),
         FromTool::Log { log, .. } => log.directives.iter_mut().for_each(rename),
         _ => {}
     }

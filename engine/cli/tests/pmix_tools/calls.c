@@ -5,6 +5,7 @@
  * The functions concern all ranks of the job. A call that does not return within 10 s ends the
  * program. */
 #include <pmix_tool.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -206,6 +207,36 @@ static pmix_status_t control(const char *key, const void *value, pmix_data_type_
     return PMIx_Job_control(&ranks, 1, &info, 1, &results, &count);
 }
 
+static volatile sig_atomic_t signals;
+
+static void count_signal(int number) {
+    (void)number;
+    signals++;
+}
+
+/* Rank 0 sends all ranks of its job a signal, for which each waits. */
+static pmix_status_t signal_own(void) {
+    pmix_info_t info, *results = NULL;
+    size_t count = 0;
+    int number = SIGUSR1;
+    signal(SIGUSR1, count_signal);
+    pmix_status_t status = PMIx_Fence(&ranks, 1, NULL, 0);
+    if (status == PMIX_SUCCESS && self.rank == 0) {
+        PMIX_INFO_LOAD(&info, PMIX_JOB_CTRL_SIGNAL, &number, PMIX_INT);
+        status = PMIx_Job_control(NULL, 0, &info, 1, &results, &count);
+    }
+    while (status == PMIX_SUCCESS && signals == 0) {
+        usleep(1000);
+    }
+    return status;
+}
+
+static pmix_status_t got(const pmix_proc_t *proc, const char *key, pmix_data_type_t type) {
+    pmix_value_t *value;
+    pmix_status_t status = PMIx_Get(proc, key, NULL, 0, &value);
+    return status == PMIX_SUCCESS && value->type != type ? PMIX_ERR_TYPE_MISMATCH : status;
+}
+
 static pmix_status_t monitor(void) {
     pmix_info_t info, directive, *results = NULL;
     size_t count = 0;
@@ -233,11 +264,24 @@ static pmix_status_t call(const char *name) {
         PMIX_INFO_LOAD(&info, "pmix.log.nothing", &number, PMIX_INT);
         return PMIx_Log(&info, 1, NULL, 0);
     }
+    if (IS("log-huge")) {
+        char *text = malloc(16 << 20);
+        memset(text, 'x', 16 << 20);
+        text[(16 << 20) - 1] = 0;
+        PMIX_INFO_LOAD(&info, PMIX_LOG_STDERR, text, PMIX_STRING);
+        return PMIx_Log(&info, 1, NULL, 0);
+    }
     if (IS("log-once")) return logged_with(PMIX_LOG_ONCE, "once\n");
     if (IS("log-tagged")) return logged_with(PMIX_LOG_TAG_OUTPUT, "tagged\n");
     if (IS("query-own")) return query_own();
     if (IS("query")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_PROC_RANK);
     if (IS("query-signed")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_INT32);
+    if (IS("signal-own")) return signal_own();
+    if (IS("get-local-procs")) return got(&ranks, PMIX_LOCAL_PROCS, PMIX_DATA_ARRAY);
+    if (IS("get-mapby")) return got(&ranks, PMIX_MAPBY, PMIX_STRING);
+    if (IS("get-bindto")) return got(&ranks, PMIX_BINDTO, PMIX_STRING);
+    if (IS("get-reincarnation")) return got(&self, PMIX_REINCARNATION, PMIX_UINT32);
+    if (IS("get-pid")) return got(&self, PMIX_PROC_PID, PMIX_PID);
     if (IS("grouped")) return grouped("first");
     if (IS("grouped-again")) return grouped("second");
     if (IS("group")) return construct_group(false);

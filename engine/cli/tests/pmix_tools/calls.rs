@@ -72,14 +72,16 @@ fn ranks_publish_values_for_others_that_wait_for_them() {
 }
 
 #[test]
-fn a_rank_that_publishes_endlessly_is_refused_and_can_still_log() {
+fn ranks_that_publish_endlessly_or_log_too_much_are_refused_and_can_still_log() {
     for_each_place(|place| {
         // `PMIX_ERR_OUT_OF_RESOURCE`
-        let mut expected = with(-29, ["publish-endlessly"]);
+        let mut expected = with(-29, ["publish-endlessly", "log-huge"]);
         expected.extend(with(SUCCESS, ["exchange", "log-stderr"]));
         let done = ranks(place, 2, &expected);
         check(&done, 2, &expected);
-        assert!(done.stderr.contains("MAX_PUBLISHED_BYTES_PER_USER"), "{done:?}");
+        for limit in ["MAX_PUBLISHED_BYTES_PER_USER", "MAX_LOG_TEXT"] {
+            assert!(done.stderr.contains(limit), "{limit}: {done:?}");
+        }
         assert_eq!(done.stderr.matches("text").count(), 2, "{done:?}");
     });
 }
@@ -102,9 +104,32 @@ fn ranks_construct_and_destruct_groups_that_have_numbers_and_names() {
 }
 
 #[test]
+fn a_rank_signals_and_terminates_its_own_job_and_no_other() {
+    for_each_place(|place| {
+        let mut expected = with(SUCCESS, ["signal-own"]);
+        // `PMIX_ERR_NO_PERMISSIONS`
+        expected.extend(with(-23, ["terminate-none"]));
+        check(&ranks(place, 3, &expected), 3, &expected);
+        let done = ranks(place, 3, &with(SUCCESS, ["fence", "terminate"]));
+        assert_eq!(done.code, 128 + 15, "{done:?}");
+    });
+}
+
+#[test]
+fn ranks_get_the_keys_that_launchers_have_for_all() {
+    for_each_place(|place| {
+        let keys = ["get-local-procs", "get-mapby", "get-bindto", "get-reincarnation"];
+        let expected = with(SUCCESS, keys);
+        check(&ranks(place, 2, &expected), 2, &expected);
+    });
+}
+
+#[test]
 fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
     for_each_place(|place| {
-        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(["terminate"]));
+        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(["checkpoint"]));
+        // The pids of ranks are in the process table.
+        expected.extend(with(NOT_FOUND, ["get-pid"]));
         // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).
         expected.extend(with(-27, ["log-number"]));
         // `PMIX_ERR_OPERATION_FAILED` of iof.

@@ -7,7 +7,7 @@ use iof_capture::Signal;
 use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
 
 use crate::Core;
-use crate::client::Client;
+use crate::client::{Client, Requester};
 use crate::effects::HandleOp;
 use crate::ids::{PeerId, SignalRequest};
 use crate::jobs::job::Receivers;
@@ -41,6 +41,24 @@ impl Core {
             }
             Err(failure) => self.answer_signal(peer_id, request, Err(failure)),
         }
+    }
+
+    /// Sends a signal to ranks of the requester's own job.
+    pub(crate) fn signal_own(&mut self, requester: Requester, procs: &[Proc], number: i32, now: Instant) {
+        let own = requester.client.rank.as_ref().map(|rank| &rank.nspace);
+        let result = match procs.iter().find(|proc| own != Some(&proc.nspace)) {
+            None => self.note_signal(procs, number, now),
+            Some(Proc { nspace, .. }) => {
+                let reason = format!("a rank may only signal its own job, not {nspace}");
+                Err(Failure::new(Status::ERR_NO_PERMISSIONS, reason))
+            }
+        };
+        let result = result.map(|(signal, receivers)| {
+            let count = u32::try_from(receivers.processes.len()).unwrap_or(u32::MAX);
+            self.effects.handles.push(HandleOp::Signal { receivers, signal, requested: None });
+            count
+        });
+        self.reply(requester, |request| ToTool::Signalled { request, result });
     }
 
     /// Answers a tool whose signal was sent to `count` ranks that the engine knows.

@@ -104,6 +104,7 @@ pub(crate) fn serve_rank(
         FromTool::Log { log, .. } => core.log(requester, &log),
         FromTool::Query { queries, .. } => core.query(requester, queries, now),
         FromTool::Spawn { spawn, .. } => core.spawn(requester, *spawn),
+        FromTool::Signal { procs, signal, .. } => core.signal_own(requester, &procs, signal, now),
         FromTool::Exchange(exchange) => core.exchange(requester, exchange, now),
         _ => debug_assert!(false, "a rank does not send {message:?}"),
     }
