@@ -494,3 +494,61 @@ fn ranks_of_another_launcher_are_not_alone() {
         (0..2).for_each(|rank| std::fs::remove_file(site.path().join(format!("sm_segment.{rank}"))).unwrap());
     }
 }
+
+/// A program that spawns itself twice, as two programs of one job. `$1` is the file, and `$2` what a
+/// rank does after that.
+const SPAWNER: &str = r#"
+block() { printf "mcmd=spawn\nnprocs=$1\nexecname=%s\ntotspawns=2\nspawnssofar=$1\nargcnt=1\narg1=$1=a b
+preput_num=1\npreput_key_0=PARENT\npreput_val_0=of 0\ninfo_num=1\ninfo_key_0=wdir\ninfo_val_0=/\n${3}endcmd\n" "$2"; }
+init
+if [ -n "$PMI_SPAWNED" ]; then
+    space; ask "cmd=get kvsname=$name key=PARENT"; value=$reply; barrier; sleep 1
+    echo "$IOF_NSPACE $PMI_RANK of $PMI_SIZE: $1 in $PWD, $value"
+else
+    { block 1 "$1" "$3"; block 2 "$1"; } >&$PMI_FD; read -r -u $PMI_FD reply; echo "$reply"; $2
+fi
+finalize
+"#;
+
+/// Runs a rank that spawns a job of `program`, of its own if it is empty. Then the rank executes
+/// `after`.
+fn run_spawner(options: &[&str], program: &str, after: &str, further: &str) -> Done {
+    let site = Site::new();
+    let own = site.install_script(&format!("#!/bin/bash\n{CLIENT}{SPAWNER}"), "spawner");
+    let own = own.to_str().unwrap();
+    let program = if program.is_empty() { own } else { program };
+    let options = [&["--nspace", "demo", "--mpi", "pmi1"], options].concat();
+    site.run(&options, [own, program, after, further]).finish()
+}
+
+#[test]
+fn a_job_that_a_rank_has_spawned_finds_its_values_and_survives_a_parent_that_succeeds() {
+    let done = run_spawner(&[], "", "", "");
+    let line = |rank, arg| format!("demo-2 {rank} of 3: {arg}=a b in /, cmd=get_result rc=0 value=of 0");
+    let mut expected = vec!["cmd=spawn_result info=ok rc=0".to_owned()];
+    expected.extend([line(0, 1), line(1, 2), line(2, 2)]);
+    assert_eq!((lines(&done), done.code), (expected.iter().map(String::as_str).collect(), 0), "{done:?}");
+}
+
+#[test]
+fn a_job_that_a_rank_has_spawned_ends_with_a_parent_that_fails() {
+    let done = run_spawner(&[], "", "exit 3", "");
+    let expected = vec!["cmd=spawn_result info=ok rc=0"];
+    assert_eq!((lines(&done), done.code), (expected, 3), "{done:?}");
+}
+
+#[test]
+fn a_rank_learns_that_the_job_that_it_spawns_is_not_started() {
+    let host = "info_key_0=host\\ninfo_val_0=elsewhere\\n";
+    for (options, program, further, reason) in [
+        (&[][..], "/missing", "", "program '/missing' not found"),
+        (&[], "", host, "a tool can start ranks on the engine's node only"),
+        (&["--spawn", "none"], "", "", "this iof run starts no jobs (--spawn none)"),
+        (&["--hosts", "localhost:3"], "", "", "3 ranks need as many slots, but 1 of 3 are in use"),
+    ] {
+        let done = run_spawner(options, program, "", further);
+        assert!(done.text().starts_with("cmd=spawn_result info=error rc=1 msg="), "{done:?}");
+        assert!(done.text().contains(&reason.replace(' ', "_")), "{done:?}");
+        assert_eq!((done.code, done.stderr.matches(reason).count()), (0, 1), "{done:?}");
+    }
+}

@@ -3,8 +3,8 @@
 /// The longest line that a rank may send, in bytes without the line feed.
 pub const MAX_LINE: usize = 16 << 10;
 
-/// The greatest number of lines of a request to spawn jobs.
-pub const MAX_SPAWN_LINES: u64 = 10_000;
+/// The largest size of a request to spawn a job, in bytes of its lines with their line feeds.
+pub const MAX_SPAWN_BYTES: usize = 256 << 10;
 
 /// The way in which a rank has broken the protocol. The launcher closes the rank's socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,8 +33,8 @@ pub enum ProtocolError {
     /// A request arrived before the reply to the one before was sent.
     #[error("a PMI request arrived before the previous one was answered")]
     NotInStep,
-    /// A request to spawn jobs has more lines than [`MAX_SPAWN_LINES`].
-    #[error("a PMI request to spawn jobs has more than {MAX_SPAWN_LINES} lines")]
+    /// A request to spawn jobs is longer than [`MAX_SPAWN_BYTES`].
+    #[error("a PMI request to spawn jobs has more than {MAX_SPAWN_BYTES} bytes")]
     SpawnTooLong,
     /// A rank has sent a request after `abort`.
     #[error("a PMI request arrived after 'abort'")]

@@ -1,16 +1,16 @@
 //! The ranks of a job, and the replies to their requests.
 
+use std::collections::BTreeMap;
 use std::mem;
 
-use crate::error::{MAX_SPAWN_LINES, ProtocolError};
+use crate::error::ProtocolError;
 use crate::lines::LineBuffer;
 use crate::request::{PmiRequest, ServiceAction};
-use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_value};
+use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_key, is_value};
+use crate::spawn::{PartialSpawn, SpawnCommand};
 
 /// The version of the protocol that is served.
 const VERSION: u32 = 1;
-/// The reply to a request that is refused.
-const NOT_SUPPORTED: &str = "rc=1 msg=not_supported";
 
 /// What a request means for the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,13 @@ pub enum Event {
         /// The request.
         action: ServiceAction,
     },
+    /// A rank wants to have a job started, and waits for [`Server::answer`].
+    Spawn {
+        /// The rank.
+        rank: u32,
+        /// The job.
+        request: SpawnCommand,
+    },
 }
 
 /// The server of one job. All memory that it uses for a rank is bounded.
@@ -63,9 +70,9 @@ struct Rank {
     aborted: bool,
     lines: LineBuffer,
     in_barrier: bool,
-    /// The name of the reply to a request about a service.
+    /// The name of the reply to a request that the launcher answers.
     awaits: Option<&'static str>,
-    spawn: Option<Spawn>,
+    spawn: PartialSpawn,
     /// The part of the reply that is not sent yet.
     unsent: Vec<u8>,
 }
@@ -76,18 +83,6 @@ enum Phase {
     New,
     Initialized,
     Finalized,
-}
-
-/// The part of a request to spawn jobs that a rank has sent. A request has one block of lines for
-/// each program.
-#[derive(Clone, Copy, Debug, Default)]
-struct Spawn {
-    /// The number of blocks.
-    total: u64,
-    /// The number of this block, from 1.
-    so_far: u64,
-    /// The number of lines of this block.
-    lines: u64,
 }
 
 impl Server {
@@ -110,6 +105,15 @@ impl Server {
     pub fn set_topology(&mut self, file: &str) {
         if is_value(file) && !file.contains([' ', '\t']) {
             self.space.preset("PMI_hwloc_xmlfile", file.into());
+        }
+    }
+
+    /// Adds values that the ranks find in their space. Those of the launcher itself remain.
+    pub fn preset(&mut self, values: &BTreeMap<String, String>) {
+        for (key, value) in values {
+            if is_key(key) && is_value(value) && self.space.get(key).is_none() {
+                self.space.preset(key, value.clone());
+            }
         }
     }
 
@@ -145,8 +149,8 @@ impl Server {
         mem::take(&mut self.answered)
     }
 
-    /// Answers the request of a rank about a service with the port that was found, if it asks for
-    /// one, or the reason of a refusal. Does nothing if the rank does not wait.
+    /// Answers the request of a rank about a service or to spawn a job, with the port that was found
+    /// if it asks for one, or the reason of a refusal. Does nothing if the rank does not wait.
     pub fn answer(&mut self, rank: u32, answer: Result<Option<String>, String>) {
         let Some(name) = self.rank_mut(rank).ok().and_then(|rank| rank.awaits.take()) else { return };
         let answer = match answer {
@@ -181,11 +185,14 @@ impl Server {
         if rank.aborted {
             return Err(ProtocolError::Aborted);
         }
-        if let Some(spawn) = rank.spawn.take() {
-            self.continue_spawn(number, spawn, line)?;
-            return Ok(None);
+        if rank.spawn.is_open {
+            return self.continue_spawn(number, line);
         }
         let request = PmiRequest::parse(line)?;
+        if request != PmiRequest::Spawn {
+            // Blocks of one request follow each other.
+            rank.spawn = PartialSpawn::default();
+        }
         if let PmiRequest::Abort { code } = request {
             // Another thread of the rank may abort while it waits for a reply.
             rank.aborted = true;
@@ -247,34 +254,26 @@ impl Server {
                 });
                 return Ok(Some(Event::Service { rank: number, service: service.into(), action }));
             }
-            PmiRequest::Spawn => rank.spawn = Some(Spawn::default()),
+            PmiRequest::Spawn => rank.spawn.begin(),
             // Handled above.
             PmiRequest::Abort { .. } => {}
         }
         Ok(None)
     }
 
-    /// Handles a further line of a request to spawn jobs, which is refused after its last block.
-    fn continue_spawn(&mut self, number: u32, mut spawn: Spawn, line: &str) -> Result<(), ProtocolError> {
-        let count = |text: &str, key: &'static str| {
-            text.trim().parse().map_err(|_| ProtocolError::Word { command: "spawn".into(), key })
-        };
-        spawn.lines = spawn.lines.saturating_add(1);
-        if spawn.lines > MAX_SPAWN_LINES {
-            return Err(ProtocolError::SpawnTooLong);
+    /// Handles a further line of a request to spawn a job.
+    fn continue_spawn(&mut self, number: u32, line: &str) -> Result<Option<Event>, ProtocolError> {
+        let rank = self.rank_mut(number)?;
+        if !rank.spawn.push(line)? {
+            return Ok(None);
         }
-        if line == "endcmd" {
-            if spawn.so_far >= spawn.total {
-                self.reply(number, "spawn_result", NOT_SUPPORTED);
-            }
-            return Ok(());
-        } else if let Some(total) = line.strip_prefix("totspawns=") {
-            spawn.total = count(total, "totspawns")?;
-        } else if let Some(so_far) = line.strip_prefix("spawnssofar=") {
-            spawn.so_far = count(so_far, "spawnssofar")?;
+        let PartialSpawn { request, is_garbled, .. } = mem::take(&mut rank.spawn);
+        rank.awaits = Some("spawn_result");
+        if is_garbled {
+            self.answer(number, Err("line not understood".into()));
+            return Ok(None);
         }
-        self.rank_mut(number)?.spawn = Some(spawn);
-        Ok(())
+        Ok(Some(Event::Spawn { rank: number, request }))
     }
 
     /// Adds a rank to the barrier. Answers all ranks once all are in it.

@@ -64,7 +64,7 @@ impl Space {
     /// # Errors
     /// [`PutError`]. Nothing has changed then.
     pub(crate) fn put(&mut self, rank: u32, key: &str, value: &str) -> Result<(), PutError> {
-        if key.is_empty() || key.len() >= MAX_KEY || !visible(key) || !is_value(value) {
+        if !is_key(key) || !is_value(value) {
             return Err(PutError::Invalid);
         }
         let size = |value: &str| ENTRY_BYTES.saturating_add(key.len()).saturating_add(value.len());
@@ -87,6 +87,11 @@ impl Space {
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.entries.get(key).map(|entry| entry.value.as_str())
     }
+}
+
+/// Returns whether the protocol can carry a key.
+pub(crate) fn is_key(key: &str) -> bool {
+    !key.is_empty() && key.len() < MAX_KEY && visible(key)
 }
 
 /// Returns whether the protocol can carry a value.

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use iof_pmi::{
-    Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_SPAWN_LINES, MAX_VALUE, ProtocolError, Server, ServiceAction,
-    variables,
+    Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_SPAWN_BYTES, MAX_VALUE, ProtocolError, Server, ServiceAction,
+    SpawnApp, SpawnCommand, variables,
 };
 use proptest::prelude::*;
 
@@ -170,17 +170,59 @@ fn a_rank_may_abort_while_it_is_in_the_barrier() {
     assert_eq!(events, [Event::Aborted { rank: 0, code: 2 }]);
 }
 
+/// The lines of one of two programs of a request to spawn a job.
+fn spawn_block(number: u32, further: &str) -> String {
+    format!(
+        "mcmd=spawn\nnprocs={number}\nexecname=./a b\ntotspawns=2\nspawnssofar={number}\nargcnt=2\narg1=x=y z\narg2=\n\
+         preput_num=1\npreput_key_0=parent\npreput_val_0=tag#0$ =\ninfo_num=1\ninfo_key_0=wdir\ninfo_val_0=/tmp\n{further}endcmd\n"
+    )
+}
+
 #[test]
-fn a_spawn_is_refused_after_its_last_program() {
-    let mut server = begun(&[1]);
-    let block = |so_far: u32| {
-        format!(
-            "mcmd=spawn\nnprocs=1\nexecname=./a b\ntotspawns=2\nspawnssofar={so_far}\nargcnt=0\ncmd=abort\nendcmd"
-        )
+fn a_request_to_spawn_is_an_event_after_its_last_program_and_waits_for_the_answer() {
+    let app = |ranks| SpawnApp {
+        program: "./a b".into(),
+        args: vec!["x=y z".into(), String::new()],
+        ranks,
+        infos: vec![("wdir".into(), "/tmp".into())],
     };
-    assert_eq!(ask(&mut server, 0, &block(1)), "");
-    assert_eq!(ask(&mut server, 0, &block(2)), "cmd=spawn_result rc=1 msg=not_supported\n");
-    assert_eq!(ask(&mut server, 0, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+    let values = [("parent".into(), "tag#0$ =".into())].into();
+    let request = SpawnCommand { apps: vec![app(1), app(2)], values };
+    let mut server = begun(&[1]);
+    server.sent(0, usize::MAX);
+    for (answer, reply) in [
+        (Ok(None), "cmd=spawn_result info=ok rc=0\n"),
+        (Err("no such\nfile".into()), "cmd=spawn_result info=error rc=1 msg=no_such_file\n"),
+    ] {
+        assert_eq!(receive(&mut server, 0, spawn_block(1, "").as_bytes()), Ok(Vec::new()));
+        let events = receive(&mut server, 0, spawn_block(2, "").as_bytes()).unwrap();
+        assert_eq!(events, [Event::Spawn { rank: 0, request: request.clone() }]);
+        assert_eq!(take_reply(&mut server, 0), "");
+        server.answer(0, answer);
+        assert_eq!(take_reply(&mut server, 0), reply);
+    }
+    let mut child = Server::new("space-2", &[1]);
+    child.preset(&[("PMI_process_mapping".into(), "x".into()), ("a\n".into(), "x".into())].into());
+    child.preset(&request.values);
+    ask(&mut child, 0, "cmd=init pmi_version=1 pmi_subversion=1");
+    let value = |child: &mut Server, key| ask(child, 0, &format!("cmd=get kvsname=space-2 key={key}"));
+    assert_eq!(value(&mut child, "parent"), "cmd=get_result rc=0 value=tag#0$ =\n");
+    assert_eq!(value(&mut child, "PMI_process_mapping"), "cmd=get_result rc=0 value=(vector,(0,1,1))\n");
+}
+
+#[test]
+fn a_request_to_spawn_with_a_line_that_is_not_understood_is_refused_after_its_last_program() {
+    for line in ["rest of an argument\n", "cmd=abort\n", "preput_key_1=a\npreput_val_1=\u{1}\n"] {
+        let mut server = begun(&[1]);
+        assert_eq!(ask(&mut server, 0, spawn_block(1, line).trim_end()), "");
+        let reply = ask(&mut server, 0, spawn_block(2, "").trim_end());
+        assert_eq!(reply, "cmd=spawn_result info=error rc=1 msg=line_not_understood\n");
+        assert_eq!(ask(&mut server, 0, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+    }
+    let mut server = begun(&[1]);
+    server.sent(0, usize::MAX);
+    let error = receive(&mut server, 0, b"mcmd=spawn\nnprocs=-1\n");
+    assert_eq!(error, Err(ProtocolError::Word { command: "spawn".into(), key: "nprocs" }));
 }
 
 #[test]
@@ -190,12 +232,12 @@ fn a_spawn_without_end_is_refused() {
     assert_eq!(receive(&mut server, 0, b"mcmd=spawn\n"), Ok(Vec::new()));
     let mut sent = 0;
     let error = loop {
-        match receive(&mut server, 0, &[b'\n'; 1000]) {
-            Ok(_) => sent += 1000,
+        match receive(&mut server, 0, &[b'\n'; 1024]) {
+            Ok(_) => sent += 1024,
             Err(error) => break error,
         }
     };
-    assert_eq!((error, sent), (ProtocolError::SpawnTooLong, MAX_SPAWN_LINES));
+    assert_eq!((error, sent), (ProtocolError::SpawnTooLong, MAX_SPAWN_BYTES));
 }
 
 #[test]

@@ -92,8 +92,7 @@ pub enum Mpi {
     ///
     /// `MPI_Abort` ends the job with its code (`EndCause::Abort`). A rank
     /// that exits with code 0 between `MPI_Init` and `MPI_Finalize` has failed
-    /// (`Exit::Unfinalized`). `MPI_Comm_spawn` and `MPI_Publish_name`
-    /// return errors. A job with ranks elsewhere cannot have it.
+    /// (`Exit::Unfinalized`). A job with ranks elsewhere cannot have it.
     Pmi1,
     /// PMIx, as of Open MPI 5, with the consequences of [`Mpi::Pmi1`]. The server is libpmix, which
     /// is opened with dlopen(3): that of the variable `IOF_LIBPMIX`, of the first program that
@@ -199,6 +198,9 @@ pub struct JobSpec {
     pub directives: Directives,
     /// The protocol by which the ranks start MPI.
     pub mpi: Mpi,
+    /// Values that the ranks find in the key-value space of their job by PMI-1, such as those of a
+    /// rank that spawns the job. At most 63 bytes of printable ASCII as key, and 959 as value.
+    pub pmi_values: BTreeMap<String, String>,
     /// The command `iof` of this version, if tools of PMIx may attach to the job by PMIx's own
     /// protocol: a path, or a name to look up in `PATH`. The engine then listens on the loopback
     /// interface and starts this command for each tool, as a process of its own. PMIx's rendezvous
@@ -242,6 +244,7 @@ impl JobSpec {
             timeout: None,
             directives: Directives::default(),
             mpi: Mpi::None,
+            pmi_values: BTreeMap::new(),
             pmix_tools: None,
             binding: Binding::None,
             hide_launcher: false,

@@ -52,6 +52,7 @@ mod log_lines;
 mod nodes;
 mod plan;
 mod pmi;
+mod pmi_spawn;
 mod pmix;
 mod pmix_names;
 mod pmix_tools;

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::PassedFile;
@@ -21,6 +22,7 @@ use mio::{Interest, Registry, Token};
 
 use crate::job::Job;
 use crate::log_lines::LogLines;
+use crate::pmi_spawn;
 use crate::reports::Report;
 
 /// The environment variable that tells a rank the number of its socket.
@@ -30,8 +32,8 @@ const FIRST_TOKEN: usize = 1 << (usize::BITS - 1);
 /// The largest number of reads of one socket in one turn. A rank waits for each reply, so a read
 /// usually returns one request.
 const READS_PER_TURN: usize = 4;
-/// The largest number of warnings about ranks that break the protocol: a defect of a program shows
-/// in all of its ranks.
+/// The largest number of warnings about ranks that break the protocol, as a defect of a program shows
+/// in all of its ranks, and about jobs that one rank cannot spawn.
 const WARNINGS: usize = 10;
 /// The number of turns after which the requests of a rank that has exited are left unread.
 const TURNS_AT_EXIT: usize = 16;
@@ -52,7 +54,8 @@ impl PmiJob {
             Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
-                let server = Server::new(&unique_name("iof-", &job), &apps);
+                let mut server = Server::new(&unique_name("iof-", &job), &apps);
+                server.preset(&spec.pmi_values);
                 // The number of ranks is limited to `MAX_RANKS`.
                 let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
                 Some(PmiJob { job, size, server: Arc::new(Mutex::new(server)) })
@@ -149,6 +152,8 @@ struct Link {
     rank: Rank,
     socket: UnixStream,
     server: Arc<Mutex<Server>>,
+    /// The number of its requests to spawn a job that were refused.
+    refusals: AtomicUsize,
 }
 
 /// The state of a link after it was served.
@@ -169,7 +174,7 @@ impl PmiLinks {
         let token = FIRST_TOKEN.saturating_add(self.count);
         self.count = self.count.saturating_add(1);
         self.by_rank.insert((job.run, rank), token);
-        self.links.insert(token, Arc::new(Link { job, rank, socket, server }));
+        self.links.insert(token, Arc::new(Link { job, rank, socket, server, refusals: AtomicUsize::new(0) }));
     }
 
     /// Begins to serve the ranks of a job, as all of them are started. Until then they wait for the
@@ -337,12 +342,21 @@ impl Link {
         true
     }
 
-    /// Answers a request about a service. A rank that does not take the answer breaks the protocol,
-    /// and finds its socket closed.
+    /// Answers a request about a service or to spawn a job. A rank that does not take the answer
+    /// breaks the protocol, and finds its socket closed.
     fn answer(&self, answer: ToTool) {
-        let ToTool::Exchanged(result) = answer else { return };
         let port = |found: FoundValue| String::from_utf8_lossy(&found.bytes).into_owned();
-        let answer = result.map(|found| found.into_iter().next().map(port));
+        let answer = match answer {
+            ToTool::Exchanged(result) => result.map(|found| found.into_iter().next().map(port)),
+            ToTool::Spawned { result, .. } => result.map(|_| None).inspect_err(|failure| {
+                // MPICH does not show the reason. Relaxed: nothing else depends on it.
+                if self.refusals.fetch_add(1, Ordering::Relaxed) < WARNINGS {
+                    let (job, rank, reason) = (&self.job.nspace, self.rank, &failure.reason);
+                    tracing::warn!(%job, %rank, reason, "cannot start the job that a rank spawns");
+                }
+            }),
+            _ => return,
+        };
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         server.answer(self.rank.0, answer.map_err(|failure| failure.reason));
         if !self.write(&mut server) {
@@ -366,11 +380,18 @@ impl Link {
     }
 
     fn report(self: &Arc<Link>, event: Event) -> Input {
+        let request = |message| {
+            let (rank, link) = (Some((self.job.clone(), self.rank)), Arc::clone(self));
+            let from = MessageOrigin::Rank { rank, reply: Box::new(move |answer| link.answer(answer)) };
+            Input::Message { from, message }
+        };
         let (rank, event) = match event {
             Event::Service { service, action, .. } => {
-                let (rank, link) = (Some((self.job.clone(), self.rank)), Arc::clone(self));
-                let from = MessageOrigin::Rank { rank, reply: Box::new(move |answer| link.answer(answer)) };
-                return Input::Message { from, message: FromTool::Exchange(self.exchange(service, action)) };
+                return request(FromTool::Exchange(self.exchange(service, action)));
+            }
+            Event::Spawn { request: asked, .. } => {
+                let spawn = Box::new(pmi_spawn::spawn(asked, &self.job.nspace));
+                return request(FromTool::Spawn { request: 0, spawn });
             }
             Event::Initialized { rank } => (rank, MpiEvent::Initialized),
             Event::Finalized { rank } => (rank, MpiEvent::Finalized),

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,6 +57,29 @@ fn ranks_find_the_names_that_others_publish_and_connect_by_them() {
         let done = run(&["-n", "4", "--timeout", "60"], program, "meet");
         assert_eq!((done.text(), done.code), ("6\n6\n6\n6\n", 0), "{program}: {}", done.stderr);
     });
+}
+
+#[test]
+fn ranks_spawn_a_job_and_talk_to_it() {
+    // MPICH only.
+    let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
+    for program in programs.split(':').filter(|program| !program.is_empty()).take(1) {
+        let done = run(&["-n", "2", "--timeout", "60"], program, "spawn");
+        let own = std::env::current_dir().unwrap();
+        let line = |who: &str, app: u32, arg: &str, cwd: &Path| {
+            format!("{who}, app {app}, '{arg}' in {}", cwd.display())
+        };
+        let wanted = [
+            line("spawn 0 of 2: 3", 0, "", &own),
+            line("spawn 1 of 2: 3", 0, "", &own),
+            line("child 0 of 3: 1", 0, "a b", &own),
+            line("child 1 of 3: 1", 1, "", Path::new("/")),
+            line("child 2 of 3: 1", 1, "", Path::new("/")),
+        ];
+        let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
+        assert_eq!((lines, done.code), (wanted.into(), 0), "{program}: {}", done.stderr);
+        assert_eq!(done.stderr.matches("program '/missing' not found").count(), 1, "{done:?}");
+    }
 }
 
 #[test]

@@ -70,6 +70,41 @@ static int meet(int rank) {
     return sum;
 }
 
+// Spawns a job of two programs, both this one, with three ranks, and talks to it. Returns the sum of its ranks.
+static int spawn(int rank, char *program) {
+    char *programs[] = {program, program}, *one[] = {"child", "a b", NULL}, *two[] = {"child", "", NULL};
+    char **args[] = {one, two};
+    int ranks[] = {1, 2}, codes[3], sum = -1, missing;
+    MPI_Info infos[] = {MPI_INFO_NULL, MPI_INFO_NULL};
+    MPI_Comm children;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    missing = MPI_Comm_spawn("/missing", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children, codes);
+    MPI_Info_create(&infos[1]);
+    MPI_Info_set(infos[1], "wdir", "/");
+    if (missing == MPI_SUCCESS ||
+        MPI_Comm_spawn_multiple(2, programs, args, ranks, infos, 0, MPI_COMM_WORLD, &children, codes) != MPI_SUCCESS) {
+        return -2;
+    }
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, children);
+    MPI_Barrier(children);
+    MPI_Comm_disconnect(&children);
+    return sum;
+}
+
+// Talks to the parent. Returns the sum of its ranks.
+static int talk(int rank) {
+    int sum = -1;
+    MPI_Comm parent;
+    MPI_Comm_get_parent(&parent);
+    if (parent == MPI_COMM_NULL) {
+        return -2;
+    }
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, parent);
+    MPI_Barrier(parent);
+    MPI_Comm_disconnect(&parent);
+    return sum;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "hello";
     if (strcmp(mode, "sequence") == 0) {
@@ -92,6 +127,14 @@ int main(int argc, char **argv) {
     } else if (strcmp(mode, "meet") == 0) {
         char line[100];
         int length = snprintf(line, sizeof line, "%d\n", meet(rank));
+        if (write(1, line, (size_t)length) != length) {
+            return 3;
+        }
+    } else if (strcmp(mode, "spawn") == 0 || strcmp(mode, "child") == 0) {
+        char line[1000], directory[500];
+        int result = strcmp(mode, "spawn") == 0 ? spawn(rank, argv[0]) : talk(rank);
+        int length = snprintf(line, sizeof line, "%s %d of %d: %d, app %d, '%s' in %s\n", mode, rank, size, result,
+                              has_appnum ? *appnum : -1, argc > 2 ? argv[2] : "", getcwd(directory, sizeof directory));
         if (write(1, line, (size_t)length) != length) {
             return 3;
         }

@@ -8,7 +8,6 @@ use iof_proto::{Failure, JobSpec, Nspace, Proc, Rank, Spawn, Status, Stdin, ToTo
 use crate::Core;
 use crate::client::{Client, ClientProcess, Requester};
 use crate::ids::{Call, JobId, PeerId, SpawnId};
-use crate::jobs::job::JobState;
 use crate::spawns::table::{Parent, SpawnedJob, StartPhase};
 use crate::tools::peer::Peer;
 use crate::upcall::{SpawnRequest, Upcall};
@@ -147,7 +146,7 @@ impl Core {
             let job = self.job(&job_id);
             match job {
                 Some(job) if !job.has_ended() => {
-                    orphans.extend(self.is_orphan(spawned).then_some((id, job_id)))
+                    orphans.extend(self.parent_end(spawned).map(|has_failed| (id, job_id, has_failed)))
                 }
                 Some(_) if spawned.spawner.is_some() && spawned.claimed => claimed.push(id),
                 Some(_) if spawned.spawner.is_some() => {}
@@ -155,10 +154,13 @@ impl Core {
                 _ => over.push(id),
             }
         }
-        for (id, JobId { nspace, .. }) in orphans {
+        for (id, JobId { nspace, .. }, has_failed) in orphans {
             self.spawns.get_mut(id).into_iter().for_each(|job| job.parent = Parent::None);
-            self.jobs.get_mut(&nspace).map(JobState::parent_ended);
-            self.jobs.schedule_early_end(&nspace, now);
+            // MPI lets the jobs of a rank that has succeeded go on.
+            if let Some(job) = self.jobs.get_mut(&nspace).filter(|job| has_failed || !job.uses_mpi()) {
+                job.parent_ended();
+                self.jobs.schedule_early_end(&nspace, now);
+            }
         }
         let excess = claimed.len().saturating_sub(self.settings.limits.ended_spawned_jobs);
         for id in over.into_iter().chain(claimed.into_iter().take(excess)) {
@@ -167,11 +169,15 @@ impl Core {
         }
     }
 
-    fn is_orphan(&self, spawned: &SpawnedJob) -> bool {
+    /// Returns whether the parent of a job has failed, if it has ended.
+    fn parent_end(&self, spawned: &SpawnedJob) -> Option<bool> {
         match &spawned.parent {
-            Parent::Job(parent) => self.job(parent).is_none_or(JobState::has_exited),
-            Parent::Ended => true,
-            Parent::Spawner | Parent::None => false,
+            Parent::Job(parent) => match self.job(parent) {
+                Some(parent) => parent.has_exited().then(|| parent.first_failure().is_some()),
+                None => Some(true),
+            },
+            Parent::Ended => Some(true),
+            Parent::Spawner | Parent::None => None,
         }
     }
 }

@@ -96,6 +96,11 @@ impl JobState {
         }
     }
 
+    /// Returns whether a rank has called `MPI_Init`.
+    pub(crate) fn uses_mpi(&self) -> bool {
+        !self.mpi.is_empty()
+    }
+
     /// Notes that the ends of its local ranks remain unknown, and that all of its streams are
     /// complete.
     pub(crate) fn capture_ended(&mut self, now: Instant) {
