@@ -96,12 +96,12 @@ pub(crate) fn tool_spawn(infos: Vec<Info>, programs: Vec<ProgramSpec>) -> Outcom
     let cwd = infos.path(PMIX_WDIR)?;
     spec.apps.iter_mut().for_each(|app| app.cwd = app.cwd.take().or_else(|| cwd.clone()));
     let detached = infos.flag(PMIX_NOHUP)? == Some(true);
-    let parent = infos.proc(PMIX_PARENT_ID)?.or_else(own_proc);
+    spec.parent = infos.proc(PMIX_PARENT_ID)?.or_else(own_proc);
     // Only values of a wrong type or out of range are left.
     infos.0.iter_mut().for_each(|info| info.required = true);
     (spec.directives, _) = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?;
     let mut spawn = Spawn::new(spec);
-    (spawn.rename, spawn.detached, spawn.parent) = (rename, detached, parent);
+    (spawn.rename, spawn.detached) = (rename, detached);
     Ok(spawn)
 }
 

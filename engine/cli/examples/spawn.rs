@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut tool = Tool::connect(Path::new(&env::var_os("IOF_SERVER").ok_or("no engine")?), "spawner")?;
     let app = App::new(program, args).ranks(ranks.parse()?);
     let mut spawn = Spawn::new(JobSpec::new(name.parse()?, vec![app]));
-    (spawn.parent, spawn.detached) = (own_proc(), end == "detached");
+    (spawn.spec.parent, spawn.detached) = (own_proc(), end == "detached");
     match tool.spawn_with(&spawn) {
         Ok(name) => println!("started {name}"),
         Err(error) => println!("refused: {error}"),

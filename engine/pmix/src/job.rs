@@ -14,6 +14,8 @@ pub struct JobInfo {
     /// The name, which no other PMIx job of this node may have: libraries derive the names of
     /// shared memory from it. At most 255 bytes.
     pub nspace: String,
+    /// The name in PMIx of the job that has this one started, and the rank.
+    pub parent: Option<(String, u32)>,
     /// The name of this node.
     pub node: String,
     /// Whether the node has fewer processors than the job has ranks.
@@ -78,6 +80,13 @@ impl JobInfo {
         ]);
         // Ranks then yield their processor while they wait. Open MPI 5 does not look at the value.
         infos.extend(self.oversubscribed.then(|| Info::new("pmix.ndosub", Value::Flag(true))));
+        if let Some((nspace, rank)) = &self.parent {
+            let parent = RawProc { nspace: characters(nspace), rank: *rank };
+            infos.extend([
+                Info::new("pmix.parent", Value::Proc(Box::new(parent))),
+                Info::new("pmix.spawned", Value::Flag(true)),
+            ]);
+        }
         infos.extend(self.open_mpi_infos());
         let mut first = 0u32;
         for (number, app) in (0u32..).zip(&self.apps) {
@@ -212,6 +221,7 @@ mod tests {
         for oversubscribed in [false, true] {
             let job = JobInfo {
                 nspace: "demo".into(),
+                parent: None,
                 node: "node1".into(),
                 oversubscribed,
                 apps: Vec::new(),

@@ -23,6 +23,7 @@
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
 //! | `tool_server` | the server of a tool |
+//! | `spawn` | the jobs that ranks spawn |
 //! | `request`, `answer` | what tools and ranks request, and the answers |
 //! | `listener`, `sock_diag`, `rendezvous`, `relay`, `filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
@@ -45,6 +46,7 @@ mod rendezvous;
 mod request;
 mod server;
 mod sock_diag;
+mod spawn;
 mod tool_server;
 mod tool_upcalls;
 mod topology;

@@ -8,8 +8,8 @@ use std::sync::mpsc::SyncSender;
 use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Proc, Query, Status, ToTool};
 
 use crate::answer;
-use crate::info::{CInfos, Value};
-use crate::types::{InfoCallback, LookupCallback, OpCallback, RawProc};
+use crate::info::{CInfos, Value, c_string};
+use crate::types::{InfoCallback, LookupCallback, OpCallback, RawProc, SpawnCallback};
 
 /// A request of a PMIx tool.
 #[derive(Debug)]
@@ -224,6 +224,27 @@ impl Drop for LookupReply {
     }
 }
 
+/// Answers a request to spawn a job, on any thread. Dropping it refuses the request.
+pub(crate) struct NspaceReply(Option<Call<SpawnCallback>>);
+
+impl NspaceReply {
+    pub(crate) fn new(done: SpawnCallback, data: *mut c_void) -> NspaceReply {
+        NspaceReply(Some(Call { done, data: CallData(data) }))
+    }
+
+    fn call(&mut self, status: Status, nspace: &str) {
+        let Some(Call { done: Some(done), data }) = self.0.take() else { return };
+        // SAFETY: libpmix waits for one call, which is this one, and copies the name.
+        unsafe { done(status.0, c_string(nspace).as_ptr().cast_mut(), data.0) }
+    }
+}
+
+impl Drop for NspaceReply {
+    fn drop(&mut self) {
+        self.call(Status::ERR_NOT_AVAILABLE, "");
+    }
+}
+
 /// A request of a rank.
 #[derive(Debug)]
 pub struct RankRequest {
@@ -242,6 +263,7 @@ pub(crate) enum RankCallback {
     /// That of a group with these members.
     Group(AnswerReply, Vec<RawProc>),
     Lookup(LookupReply),
+    Spawn(NspaceReply),
 }
 
 /// Lets the thread that calls libpmix give an answer. libpmix holds locks during its upcalls that
@@ -290,12 +312,19 @@ impl fmt::Debug for RankReply {
 
 /// Gives an answer to a rank.
 pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>)) {
-    let mut published = Vec::new();
+    let (mut published, mut nspace) = (Vec::new(), String::new());
     let answer = match answer {
         Ok(ToTool::Exchanged(result)) => Err(result.map_or_else(
             |failure| failure.status,
             |found| {
                 published = found;
+                Status::SUCCESS
+            },
+        )),
+        Ok(ToTool::Spawned { result, .. }) => Err(result.map_or_else(
+            |failure| failure.status,
+            |name| {
+                nspace = name.to_string();
                 Status::SUCCESS
             },
         )),
@@ -313,6 +342,9 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
     match (reply, answer) {
         (RankCallback::Lookup(mut reply), answer) => {
             reply.call(answer.map_or_else(|status| status, |answer| answer.status), &published);
+        }
+        (RankCallback::Spawn(mut reply), answer) => {
+            reply.call(answer.map_or_else(|status| status, |answer| answer.status), &nspace);
         }
         (RankCallback::Answer(reply), Ok(answer)) => reply.send(&answer),
         (RankCallback::Group(reply, members), Ok(answer)) => {

@@ -127,6 +127,32 @@ pub(crate) struct RawQuery {
     pub qualifier_count: usize,
 }
 
+/// `pmix_app_t`: a program of a job.
+#[repr(C)]
+pub(crate) struct RawApp {
+    pub cmd: *const c_char,
+    /// Lists that end with null, or null.
+    pub argv: *const *const c_char,
+    pub env: *const *const c_char,
+    pub cwd: *const c_char,
+    pub ranks: c_int,
+    pub infos: *const Info,
+    pub info_count: usize,
+}
+
+/// `pmix_spawn_cbfunc_t`: the callback with the name of a job.
+pub(crate) type SpawnCallback = Option<unsafe extern "C" fn(Status, *mut c_char, *mut c_void)>;
+/// `pmix_server_spawn_fn_t`.
+pub(crate) type SpawnFunction = unsafe extern "C" fn(
+    *const RawProc,
+    *const Info,
+    usize,
+    *const RawApp,
+    usize,
+    SpawnCallback,
+    *mut c_void,
+) -> Status;
+
 /// `pmix_op_cbfunc_t`: the callback with which a host ends an upcall later.
 pub(crate) type OpCallback = Option<unsafe extern "C" fn(Status, *mut c_void)>;
 
@@ -251,8 +277,9 @@ pub(crate) struct Module {
     pub publish: Option<Publish>,
     pub lookup: Option<WithKeys<LookupCallback>>,
     pub unpublish: Option<WithKeys<OpCallback>>,
-    /// `spawn` to `disconnect`.
-    pub up_to_disconnect: [usize; 3],
+    pub spawn: Option<SpawnFunction>,
+    /// `connect` and `disconnect`.
+    pub up_to_disconnect: [usize; 2],
     pub register_events: Option<RegisterEvents>,
     pub deregister_events: Option<DeregisterEvents>,
     pub listener: usize,
@@ -343,6 +370,9 @@ mod tests {
             ("sizeof(pmix_query_t)", size_of::<RawQuery>()),
             ("offsetof(pmix_query_t, qualifiers)", offset_of!(RawQuery, qualifiers)),
             ("offsetof(pmix_query_t, nqual)", offset_of!(RawQuery, qualifier_count)),
+            ("sizeof(pmix_app_t)", size_of::<RawApp>()),
+            ("offsetof(pmix_app_t, maxprocs)", offset_of!(RawApp, ranks)),
+            ("offsetof(pmix_app_t, ninfo)", offset_of!(RawApp, info_count)),
             ("PMIX_INFO_REQD", REQUIRED as usize),
             ("PMIX_BOOL", kind::PMIX_BOOL.into()),
             ("PMIX_BYTE", kind::PMIX_BYTE.into()),

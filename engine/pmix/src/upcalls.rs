@@ -13,10 +13,13 @@ use iof_proto::{Exchange, FromTool, Proc, Rank};
 
 use crate::info::characters;
 use crate::read::{self, ExchangeDirectives, Read};
-use crate::request::{AnswerReply, LookupReply, Post, RankCallback, RankReply, RankRequest, StatusReply};
+use crate::request::{
+    AnswerReply, LookupReply, NspaceReply, Post, RankCallback, RankReply, RankRequest, StatusReply,
+};
+use crate::spawn;
 use crate::types::{
-    CONSTRUCT, Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawProc,
-    RawQuery, SUCCESS, Status, ToolCallback,
+    CONSTRUCT, Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawApp, RawProc,
+    RawQuery, SUCCESS, SpawnCallback, Status, ToolCallback,
 };
 
 /// A report of libpmix about a rank.
@@ -93,6 +96,7 @@ pub(crate) fn module() -> Module {
         publish: Some(publish),
         lookup: Some(lookup),
         unpublish: Some(unpublish),
+        spawn: Some(spawn),
         query: Some(query),
         tool_connected: Some(tool_connected),
         log: Some(log),
@@ -290,6 +294,24 @@ unsafe extern "C" fn unpublish(
             FromTool::Exchange(Exchange::Unpublish { keys, range: directives.range })
         });
         request(proc, message, RankCallback::Status(StatusReply::new(done, data)));
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn spawn(
+    proc: *const RawProc,
+    infos: *const Info,
+    count: usize,
+    apps: *const RawApp,
+    app_count: usize,
+    done: SpawnCallback,
+    data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes these numbers of infos and programs of a rank.
+    unsafe {
+        let spawn = spawn::spawn(proc, (infos, count), (apps, app_count));
+        let message = spawn.map(|spawn| FromTool::Spawn { request: 0, spawn: Box::new(spawn) });
+        request(proc, message, RankCallback::Spawn(NspaceReply::new(done, data)));
     }
     SUCCESS
 }

@@ -9,7 +9,7 @@ use iof_shm_ring::Interaction;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Directives;
-use crate::names::{Nspace, Rank};
+use crate::names::{Nspace, Proc, Rank};
 use crate::path;
 use crate::process::{ProcessGroup, Pty, Stdin};
 
@@ -198,6 +198,14 @@ pub struct JobSpec {
     pub directives: Directives,
     /// The protocol by which the ranks start MPI.
     pub mpi: Mpi,
+    /// The process on whose behalf the job is started, which ranks with PMIx learn. In a request of a
+    /// tool, its job is the parent of the new one. If it is `None`, or the engine has no such job,
+    /// the tool is the parent from its first registration for the new job on.
+    ///
+    /// When the ranks of the parent have exited, or it disconnects, the engine sends SIGTERM to the
+    /// ranks of the new job, and SIGKILL after [`JobSpec::kill_wait`] to those that still run. A job
+    /// that uses MPI goes on if its parent has succeeded.
+    pub parent: Option<Proc>,
     /// Values that the ranks find in the key-value space of their job by PMI-1, such as those of a
     /// rank that spawns the job. At most 63 bytes of printable ASCII as key, and 959 as value.
     pub pmi_values: BTreeMap<String, String>,
@@ -244,6 +252,7 @@ impl JobSpec {
             timeout: None,
             directives: Directives::default(),
             mpi: Mpi::None,
+            parent: None,
             pmi_values: BTreeMap::new(),
             pmix_tools: None,
             binding: Binding::None,

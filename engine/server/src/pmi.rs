@@ -94,7 +94,8 @@ impl PmiJob {
 pub(crate) fn unique_name(start: &str, job: &JobId) -> String {
     // The keys of the hash function are random and secret.
     let secret = RandomState::new().hash_one(job.run);
-    format!("{start}{}.{}.{secret:016x}", std::process::id(), job.run)
+    // Open MPI tells jobs apart by a hash of what precedes the @ and the number that follows it.
+    format!("{start}{}.{}.{secret:016x}", job.run, std::process::id())
 }
 
 /// Creates the socket of a rank. Returns the engine's end and the file that the rank inherits.

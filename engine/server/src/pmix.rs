@@ -131,8 +131,15 @@ impl PmixHost {
         cores: &[Processors],
     ) -> Result<PmixJob, RegisterError> {
         let name = pmix_name(job);
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), job.clone());
-        let registered = server.register(&job_info(spec, name.clone(), cores));
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let parent = spec.parent.as_ref().and_then(|parent| {
+            let named = jobs.iter().filter(|(_, job)| job.nspace == parent.nspace);
+            let (name, _) = named.max_by_key(|(_, job)| job.run)?;
+            Some((name.clone(), parent.rank.0))
+        });
+        jobs.insert(name.clone(), job.clone());
+        drop(jobs);
+        let registered = server.register(&JobInfo { parent, ..job_info(spec, name.clone(), cores) });
         if registered.is_err() {
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         }
@@ -339,6 +346,7 @@ fn job_info(spec: &JobSpec, nspace: String, cores: &[Processors]) -> JobInfo {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     JobInfo {
         nspace,
+        parent: None,
         // The name only tells nodes apart, and there is one.
         node: node_name().unwrap_or_else(|_| "localhost".into()),
         oversubscribed: spec.nprocs() > u64::try_from(processors).unwrap_or(u64::MAX),
@@ -373,14 +381,16 @@ fn log_refusal(rank: Option<&(JobId, Rank)>, answer: &ToTool) {
     let (ToTool::Answer { result: Err(Failure { status, reason }), .. }
     | ToTool::Logged { result: Err(Failure { status, reason }), .. }
     | ToTool::Signalled { result: Err(Failure { status, reason }), .. }
+    | ToTool::Spawned { result: Err(Failure { status, reason }), .. }
     | ToTool::Exchanged(Err(Failure { status, reason }))) = answer
     else {
         return;
     };
     let rank = rank.map(|(job, rank)| format!("{}.{rank}", job.nspace)).unwrap_or_default();
-    let is_full = [Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY].contains(status);
+    let is_warning = [Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY].contains(status)
+        || matches!(answer, ToTool::Spawned { .. });
     // Relaxed: only the number itself counts.
-    if is_full && REFUSALS.fetch_add(1, Ordering::Relaxed) < WARNINGS {
+    if is_warning && REFUSALS.fetch_add(1, Ordering::Relaxed) < WARNINGS {
         tracing::warn!(rank, "a request of PMIx is refused: {reason}");
     } else {
         tracing::debug!(rank, "a request of PMIx is refused: {reason}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use iof_core::JobId;
 use iof_proto::query::key::{PMIX_NSPACE, PMIX_QUERY_NAMESPACES};
-use iof_proto::{FromTool, Info, InfoValue, Nspace, ToTool, Value};
+use iof_proto::{FromTool, Info, InfoValue, JobSpec, Nspace, ToTool, Value};
 
 /// The jobs by their names in PMIx.
 pub(crate) type PmixNames = BTreeMap<String, JobId>;
@@ -29,20 +29,34 @@ pub(crate) fn from_pmix(message: &mut FromTool, names: &PmixNames) {
             names.get(proc.nspace.as_str()).into_iter().for_each(|job| proc.nspace = job.nspace.clone());
         }),
         FromTool::Log { log, .. } => log.directives.iter_mut().for_each(rename),
+        FromTool::Spawn { spawn, .. } => {
+            let JobSpec { nspace, parent, .. } = &mut spawn.spec;
+            let parent = parent.as_mut().map(|parent| &mut parent.nspace);
+            for name in parent.into_iter().chain([nspace]) {
+                names.get(name.as_str()).into_iter().for_each(|job| *name = job.nspace.clone());
+            }
+        }
         _ => {}
     }
 }
 
 /// Replaces the names of jobs in an answer by those of PMIx.
 pub(crate) fn to_pmix(answer: &mut ToTool, names: &PmixNames) {
-    let ToTool::Answer { result: Ok(answer), .. } = answer else { return };
+    let mut jobs: Vec<(&String, &JobId)> = names.iter().collect();
+    // Of several jobs of one name, the last one is meant.
+    jobs.sort_unstable_by_key(|(_, job)| job.run);
     let in_pmix: BTreeMap<&str, &String> =
-        names.iter().map(|(name, job)| (job.nspace.as_str(), name)).collect();
+        jobs.into_iter().map(|(name, job)| (job.nspace.as_str(), name)).collect();
     let rename = |nspace: &mut Nspace| {
         let name = in_pmix.get(nspace.as_str()).and_then(|name| Nspace::new(name.as_str()).ok());
         name.into_iter().for_each(|name| *nspace = name);
     };
-    for found in &mut answer.found {
+    let found = match answer {
+        ToTool::Answer { result: Ok(answer), .. } => answer.found.as_mut_slice(),
+        ToTool::Spawned { result: Ok(nspace), .. } => return rename(nspace),
+        _ => return,
+    };
+    for found in found {
         match &mut found.value {
             Value::Text(list) if found.key == PMIX_QUERY_NAMESPACES => {
                 let all = list.split(',').map(|name| in_pmix.get(name).map_or(name, |name| name.as_str()));

@@ -204,7 +204,7 @@ fn a_job_that_a_rank_has_started_ends_with_the_job_of_that_rank() {
     let engine = engine();
     let parent = engine.spawn(&spec([shell("exec sleep 1000")])).unwrap();
     let mut child = Spawn::new(JobSpec::new("child".parse().unwrap(), vec![shell("exec sleep 1000")]));
-    child.parent = Some(Proc::new(nspace(), Rank(0)));
+    child.spec.parent = Some(Proc::new(nspace(), Rank(0)));
     let mut tool = tool(&engine);
     let name = tool.spawn_with(&child).unwrap();
     let child = engine.job(&name).unwrap();

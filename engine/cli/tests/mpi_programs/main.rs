@@ -61,9 +61,7 @@ fn ranks_find_the_names_that_others_publish_and_connect_by_them() {
 
 #[test]
 fn ranks_spawn_a_job_and_talk_to_it() {
-    // MPICH only.
-    let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
-    for program in programs.split(':').filter(|program| !program.is_empty()).take(1) {
+    for_each_program(|program| {
         let done = run(&["-n", "2", "--timeout", "60"], program, "spawn");
         let own = std::env::current_dir().unwrap();
         let line = |who: &str, app: u32, arg: &str, cwd: &Path| {
@@ -79,7 +77,7 @@ fn ranks_spawn_a_job_and_talk_to_it() {
         let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
         assert_eq!((lines, done.code), (wanted.into(), 0), "{program}: {}", done.stderr);
         assert_eq!(done.stderr.matches("program '/missing' not found").count(), 1, "{done:?}");
-    }
+    });
 }
 
 #[test]

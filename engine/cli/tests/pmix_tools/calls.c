@@ -150,15 +150,50 @@ static pmix_status_t looked_up_partly(void) {
     return is_it ? status : PMIX_ERR_DATA_VALUE_NOT_FOUND;
 }
 
-static pmix_status_t spawn(void) {
+/* Spawns a job of two ranks with this info, whose ranks call the function "parent". */
+static pmix_status_t spawn(const char *program, const char *key, const char *text, char *nspace) {
     pmix_app_t *app;
-    char nspace[PMIX_MAX_NSLEN + 1];
+    pmix_info_t info;
+    PMIX_INFO_LOAD(&info, key, text, PMIX_STRING);
     PMIX_APP_CREATE(app, 1);
-    app->cmd = strdup("true");
-    app->argv = calloc(2, sizeof *app->argv);
-    app->argv[0] = strdup("true");
-    app->maxprocs = 1;
-    return PMIx_Spawn(NULL, 0, app, 1, nspace);
+    app->cmd = strdup(program);
+    app->argv = calloc(4, sizeof *app->argv);
+    app->argv[0] = strdup(program);
+    app->argv[1] = strdup("rank");
+    app->argv[2] = strdup("parent");
+    app->env = calloc(2, sizeof *app->env);
+    app->env[0] = strdup("COLOUR=blue=green");
+    app->maxprocs = 2;
+    return PMIx_Spawn(&info, 1, app, 1, nspace);
+}
+
+static pmix_status_t connected(const char *parent, const char *child) {
+    pmix_proc_t procs[2];
+    PMIX_LOAD_PROCID(&procs[0], parent, PMIX_RANK_WILDCARD);
+    PMIX_LOAD_PROCID(&procs[1], child, PMIX_RANK_WILDCARD);
+    return PMIx_Connect(procs, 2, NULL, 0);
+}
+
+/* Rank 0 spawns a job, and all ranks of both jobs connect. */
+static pmix_status_t spawned(void) {
+    char program[1000] = "", nspace[PMIX_MAX_NSLEN + 1];
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) return PMIX_ERROR;
+    pmix_status_t status = spawn(program, PMIX_WDIR, "/", nspace);
+    return status == PMIX_SUCCESS ? connected(self.nspace, nspace) : status;
+}
+
+/* Connects to the job that has spawned this one. */
+static pmix_status_t parent(void) {
+    char directory[1000];
+    const char *colour = getenv("COLOUR");
+    pmix_value_t *value, *is_spawned;
+    pmix_proc_t own;
+    PMIX_LOAD_PROCID(&own, self.nspace, PMIX_RANK_WILDCARD);
+    bool is_right = PMIx_Get(&own, PMIX_PARENT_ID, NULL, 0, &value) == PMIX_SUCCESS && value->type == PMIX_PROC &&
+                    value->data.proc->rank == 0 && PMIx_Get(&own, PMIX_SPAWNED, NULL, 0, &is_spawned) == PMIX_SUCCESS &&
+                    is_spawned->data.flag && colour && strcmp(colour, "blue=green") == 0 &&
+                    getcwd(directory, sizeof directory) && strcmp(directory, "/") == 0;
+    return is_right ? connected(value->data.proc->nspace, self.nspace) : PMIX_ERR_DATA_VALUE_NOT_FOUND;
 }
 
 static pmix_status_t construct_group(bool context) {
@@ -304,7 +339,13 @@ static pmix_status_t call(const char *name) {
     if (IS("lookup-late")) return looked_up("nothing", "", 1, self.rank);
     if (IS("exchange")) return exchanged();
     if (IS("publish-endlessly")) return published_endlessly();
-    if (IS("spawn")) return spawn();
+    char nspace[PMIX_MAX_NSLEN + 1];
+    if (IS("spawn")) return spawn("true", PMIX_WDIR, "/", nspace);
+    if (IS("spawn-missing")) return spawn("/missing", PMIX_WDIR, "/", nspace);
+    if (IS("spawn-elsewhere")) return spawn("true", PMIX_HOST, "elsewhere", nspace);
+    if (IS("spawn-unknown")) return spawn("true", "vendor.colour", "blue", nspace);
+    if (IS("spawn-child")) return spawned();
+    if (IS("parent")) return parent();
     if (IS("connect")) return PMIx_Connect(&ranks, 1, NULL, 0);
     if (IS("disconnect")) return PMIx_Disconnect(&ranks, 1, NULL, 0);
     if (IS("terminate")) return control(PMIX_JOB_CTRL_TERMINATE, &yes, PMIX_BOOL);

@@ -17,7 +17,7 @@ const NOT_SUPPORTED: i32 = -47;
 static CALLS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("calls"));
 
 /// Functions that are refused to ranks and to tools.
-const REFUSED: [&str; 4] = ["spawn", "allocate", "credential", "validate"];
+const REFUSED: [&str; 3] = ["allocate", "credential", "validate"];
 
 fn calls() -> &'static Path {
     CALLS.as_deref().unwrap()
@@ -104,6 +104,22 @@ fn ranks_construct_and_destruct_groups_that_have_numbers_and_names() {
 }
 
 #[test]
+fn a_rank_spawns_a_job_that_connects_to_it_or_learns_why_not() {
+    for_each_place(|place| {
+        // `PMIX_ERR_JOB_FAILED_TO_LAUNCH`
+        let mut expected = vec!["spawn-missing -181".to_owned()];
+        expected.extend(with(NOT_SUPPORTED, ["spawn-elsewhere", "spawn-unknown"]));
+        expected.extend(with(SUCCESS, ["spawn-child"]));
+        let done = ranks(place, 1, &expected);
+        expected.extend(with(SUCCESS, ["parent", "parent"]));
+        check(&done, 1, &expected);
+        for reason in ["program '/missing' not found", "ranks on the engine's node only", "vendor.colour"] {
+            assert_eq!(done.stderr.matches(reason).count(), 1, "{done:?}");
+        }
+    });
+}
+
+#[test]
 fn a_rank_signals_and_terminates_its_own_job_and_no_other() {
     for_each_place(|place| {
         let mut expected = with(SUCCESS, ["signal-own"]);
@@ -165,6 +181,7 @@ fn functions_that_tools_do_not_have_are_refused() {
         let run = place.run(&["-n", "2"], &format!(": < {}", gate.path()));
         // A fence of ranks, which the tool is not one of, and what libpmix itself would accept.
         let own = [
+            "spawn",
             "publish",
             "lookup",
             "unpublish",

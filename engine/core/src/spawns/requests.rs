@@ -37,13 +37,14 @@ impl Core {
         let peer = requester.tool().and_then(|peer| self.tools.get(&peer));
         let tool = peer.map(Peer::proc).or_else(|| rank.clone());
         let tool = tool.unwrap_or_else(|| Proc::new(Nspace::of_tool(process.pid), Rank(0)));
-        let Spawn { mut spec, rename, detached, parent, .. } = spawn;
+        let Spawn { mut spec, rename, detached, .. } = spawn;
         check(&spec)?;
         self.spawns.check_room(spec.nprocs(), &self.settings.limits)?;
         spec.nspace = self.free_name(spec.nspace, rename)?;
-        let parent = parent.or_else(|| rank.clone()).and_then(|Proc { nspace, .. }| {
-            let run = self.jobs.get(&nspace)?.run();
-            Some(JobId { nspace, run })
+        spec.parent = spec.parent.or_else(|| rank.clone());
+        let parent = spec.parent.as_ref().and_then(|Proc { nspace, .. }| {
+            let run = self.jobs.get(nspace)?.run();
+            Some(JobId { nspace: nspace.clone(), run })
         });
         let job = SpawnedJob {
             nspace: spec.nspace.clone(),

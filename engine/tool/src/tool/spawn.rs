@@ -46,7 +46,7 @@ impl Tool {
     /// ```
     pub fn spawn(&mut self, spec: &JobSpec) -> Result<Nspace, RequestError> {
         let mut spawn = Spawn::new(spec.clone());
-        spawn.parent = own_proc();
+        spawn.spec.parent = own_proc();
         self.spawn_with(&spawn)
     }
 

@@ -1,0 +1,143 @@
+//! Requests of ranks to spawn jobs (`PMIx_Spawn`).
+//!
+//! The contract behind every `unsafe` block of this module is that of [`crate::read`].
+
+use std::ffi::{CStr, OsString, c_char};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use iof_proto::directive::{DirectiveLevel, Directives};
+use iof_proto::limits::MAX_DIRECTIVES;
+use iof_proto::{App, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Spawn, Status};
+use nix::unistd::gethostname;
+
+use crate::limits::MAX_PMIX_SPAWN_BYTES;
+use crate::read::{self, Read};
+use crate::types::{self, RawApp};
+
+/// Keys of the job and of its programs.
+const WDIR: &str = "pmix.wdir";
+const HOST: &str = "pmix.host";
+const NSPACE: &str = "pmix.nspace";
+const NOHUP: &str = "pmix.nohup";
+const PARENT: &str = "pmix.parent";
+/// Those that change nothing: the programming model, and what libpmix adds.
+const WITHOUT_EFFECT: [&str; 3] = ["pmix.pers", "pmix.req.client", "pmix.spawned"];
+
+/// Reads a job that the rank `requester` wants to have started on its node. An info that has
+/// no effect is refused.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn spawn(
+    requester: *const types::RawProc,
+    infos: (*const types::Info, usize),
+    apps: (*const RawApp, usize),
+) -> Read<Spawn> {
+    // SAFETY: the module's contract.
+    let (requester, apps, mut infos) = unsafe {
+        (read::procs(requester, 1)?, read::slice(apps.0, apps.1, MAX_DIRECTIVES)?, required(infos)?)
+    };
+    let requester = requester.into_iter().next().ok_or(Status::ERR_BAD_PARAM)?;
+    let mut spec = JobSpec::new(requester.nspace, Vec::with_capacity(apps.len()));
+    (spec.mpi, spec.kill_on_bad_exit) = (Mpi::Pmix, KillOnBadExit::Signal);
+    let mut spawn = Spawn::new(spec);
+    spawn.rename = true;
+    let directory = infos.extract_if(.., |info| info.key == WDIR).last().map(|info| match info.value {
+        InfoValue::Text(directory) => Ok(PathBuf::from(directory)),
+        _ => Err(Status::ERR_BAD_PARAM),
+    });
+    let directory = directory.transpose()?;
+    let mut rest = Vec::new();
+    for from in apps {
+        // SAFETY: the module's contract.
+        let (mut app, infos) = unsafe { app(from) }?;
+        // libpmix fills in a directory for programs without one.
+        app.cwd = directory.clone().or(app.cwd);
+        for info in infos {
+            match (info.key.as_str(), info.value) {
+                (WDIR, InfoValue::Text(directory)) => app.cwd = Some(directory.into()),
+                (_, value) => rest.push(Info { value, ..info }),
+            }
+        }
+        spawn.spec.apps.push(app);
+    }
+    rest.extend(infos);
+    let mut unread = Vec::new();
+    for info in rest {
+        match (info.key.as_str(), info.value) {
+            // The engine refuses jobs with ranks elsewhere.
+            (HOST, InfoValue::Text(hosts)) => {
+                let own = gethostname().unwrap_or_default();
+                spawn.spec.elsewhere |= hosts.split(',').any(|host| host != "localhost" && *host != *own);
+            }
+            (NSPACE, InfoValue::Text(name)) => (spawn.spec.nspace, spawn.rename) = (nspace(&name)?, false),
+            (NOHUP, InfoValue::Bool(detached)) => spawn.detached = detached,
+            (PARENT, InfoValue::Proc(parent)) => spawn.spec.parent = Some(parent),
+            (key, _) if WITHOUT_EFFECT.contains(&key) => {}
+            (_, value) => unread.push(Info { value, ..info }),
+        }
+    }
+    let directives = Directives::read(&unread, DirectiveLevel::Spawn);
+    (spawn.spec.directives, _) = directives.map_err(|failure| {
+        tracing::warn!(reason = %failure.reason, "cannot start the job that a rank spawns");
+        failure.status
+    })?;
+    Ok(spawn)
+}
+
+fn nspace(name: &str) -> Read<Nspace> {
+    Nspace::new(name).map_err(|_| Status::ERR_BAD_PARAM)
+}
+
+/// Reads a program with its infos.
+unsafe fn app(from: &RawApp) -> Read<(App, Vec<Info>)> {
+    // SAFETY: the module's contract.
+    unsafe {
+        let program = word(from.cmd).ok_or(Status::ERR_BAD_PARAM)?;
+        let args: Vec<OsString> = words(from.argv).skip(1).collect();
+        let env: Vec<OsString> = words(from.env).collect();
+        let bytes = args.iter().chain(&env).fold(0usize, |sum, word| sum.saturating_add(word.len()));
+        if bytes > MAX_PMIX_SPAWN_BYTES {
+            return Err(Status::ERR_OUT_OF_RESOURCE);
+        }
+        let ranks = u32::try_from(from.ranks).map_err(|_| Status::ERR_BAD_PARAM)?;
+        let mut app = App::new(program, args).ranks(ranks);
+        app.env.extend(env.into_iter().filter_map(variable));
+        app.cwd = word(from.cwd).map(Into::into);
+        Ok((app, required((from.infos, from.info_count))?))
+    }
+}
+
+/// Divides `NAME=VALUE`.
+fn variable(word: OsString) -> Option<(OsString, OsString)> {
+    let mut name = word.into_vec();
+    let mut value = name.split_off(name.iter().position(|byte| *byte == b'=')?);
+    value.remove(0);
+    Some((OsString::from_vec(name), OsString::from_vec(value)))
+}
+
+/// Reads infos, each as a required one.
+unsafe fn required((start, count): (*const types::Info, usize)) -> Read<Vec<Info>> {
+    // SAFETY: the module's contract.
+    unsafe {
+        let all = read::slice(start, count, MAX_DIRECTIVES)?.iter();
+        let all: Vec<types::Info> = all.map(|info| types::Info { flags: types::REQUIRED, ..*info }).collect();
+        read::infos(all.as_ptr(), all.len())
+    }
+}
+
+/// Returns a text, unless it is null.
+unsafe fn word(start: *const c_char) -> Option<OsString> {
+    // SAFETY: the module's contract.
+    (!start.is_null()).then(|| OsString::from_vec(unsafe { CStr::from_ptr(start) }.to_bytes().to_vec()))
+}
+
+/// Returns the texts of a list that ends with null, or is null.
+unsafe fn words(list: *const *const c_char) -> impl Iterator<Item = OsString> {
+    (0usize..).map_while(move |index| {
+        // SAFETY: no earlier element is null, so the list has this one as well; the rest is the
+        // module's contract.
+        unsafe { if list.is_null() { None } else { word(*list.wrapping_add(index)) } }
+    })
+}
