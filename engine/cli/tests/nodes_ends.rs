@@ -379,7 +379,7 @@ fn started_and(message: &ToFrontEnd, times: usize) -> Vec<u8> {
 #[test]
 fn an_agent_that_answers_what_it_was_not_asked_is_cut_off_in_each_phase() {
     let site = Site::new();
-    let frames = started_and(&ToFrontEnd::StdinTaken { call: 7, answer: Ok(()) }, 1);
+    let frames = started_and(&ToFrontEnd::StdinTaken { call: 7, answer: Ok(Vec::new()) }, 1);
     let reason = "its agent is cut off: no piece of stdin with number 7 waits for an answer of this node";
     let done = run_hostile(&site, &frames, "a,b");
     let told = format!("iof: cannot start ranks on a: {reason}\n");

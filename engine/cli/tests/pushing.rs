@@ -144,30 +144,35 @@ fn a_push_without_an_engine_is_rejected() {
 }
 
 #[test]
-fn ranks_that_read_a_part_are_reported_and_the_others_get_all_bytes() {
-    let site = Site::new();
-    let script =
-        "case $IOF_RANK in 0) cat > got.0;; 1) head -c 1000 >/dev/null;; 2) exec <&-; cat < gate;; esac";
-    let mut gate = site.gate("gate");
-    let ranks = run(&site, 3, &["--stdin-open", "all"], script);
-    let bytes = noise(0, "stdin", 0, LARGE);
-    // Rank 2 may be seen to have closed its stdin before anything is pushed.
-    let done = push(&site, &["--rank", "all", "--partial"], &bytes);
-    assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
-    let short =
-        |rank: u32| done.stderr.lines().find(|line| line.starts_with(&format!("iof: rank {rank} got ")));
-    let line = short(1).unwrap_or_else(|| panic!("{done:?}"));
-    let fields: Vec<&str> = line.split(' ').collect();
-    let delivered: usize = fields[4].parse().unwrap();
-    assert!((1000..LARGE).contains(&delivered), "{line}");
-    let rest = format!("of {LARGE} bytes: it has closed its stdin or ended");
-    assert!(line.ends_with(&rest), "{line}");
-    assert!(short(2).is_some() || done.stderr.contains("rank 2 is skipped"), "{done:?}");
-    assert!(done.stderr.ends_with("did not get all bytes\n"), "{done:?}");
-    gate.open();
-    drop(gate);
-    assert_eq!(ranks.wait(), 0);
-    assert_same("rank 0", &received(&site, 0), &bytes);
+fn ranks_that_read_a_part_are_reported_and_the_others_get_all_bytes_here_and_on_nodes() {
+    for nodes in [&[][..], &["--hosts", "a:2,b:1", "--rsh", "sh -c"]] {
+        let site = Site::new();
+        let script = "case $IOF_RANK in 0) cat > got.0;; 1) head -c 1000 >/dev/null; exec <&-; cat < gate;; \
+                      2) exec <&-; cat < gate;; esac";
+        let mut gate = site.gate("gate");
+        let ranks = run(&site, 3, &[&["--stdin-open", "all"], nodes].concat(), script);
+        let bytes = noise(0, "stdin", 0, LARGE);
+        // Rank 2 may be seen to have closed its stdin before anything is pushed.
+        let done = push(&site, &["--rank", "all", "--partial"], &bytes);
+        assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
+        let short =
+            |rank: u32| done.stderr.lines().find(|line| line.starts_with(&format!("iof: rank {rank} got ")));
+        let line = short(1).unwrap_or_else(|| panic!("{done:?}"));
+        let fields: Vec<&str> = line.split(' ').collect();
+        let delivered: usize = fields[4].parse().unwrap();
+        assert!((1000..LARGE).contains(&delivered), "{line}");
+        let rest = format!("of {LARGE} bytes: it has closed its stdin or ended");
+        assert!(line.ends_with(&rest), "{line}");
+        assert!(short(2).is_some() || done.stderr.contains("rank 2 is skipped"), "{done:?}");
+        assert!(done.stderr.ends_with("did not get all bytes\n"), "{done:?}");
+        // Both run, and it is known that they read nothing.
+        let again = push(&site, &["--rank", "1,2"], b"x");
+        assert_refused(&again, "nothing was pushed: ranks 1-2: stdin is closed");
+        gate.open();
+        drop(gate);
+        assert_eq!(ranks.wait(), 0);
+        assert_same("rank 0", &received(&site, 0), &bytes);
+    }
 }
 
 #[test]

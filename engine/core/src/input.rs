@@ -83,7 +83,7 @@ impl Core {
             Input::StreamAnswered { request, answers } => self.stream_answered(request, answers, now),
             Input::CaptureEnded => self.capture_ended(now),
             Input::Answered { call: Call::Stdin(push), answer } => {
-                self.stdin_answered(push, None, answer);
+                self.stdin_answered(push, None, answer.map(|()| Vec::new()));
             }
             Input::Answered { call, answer } => {
                 self.owes_no_more(call);

@@ -78,7 +78,7 @@ pub use jobs::job::endings::{Ending, RankExit};
 pub use jobs::job::rank::{Launching, RankState, SignalReach, StdinAccess};
 pub use jobs::job::signals::Receivers;
 pub use jobs::mpi::MpiEvent;
-pub use jobs::nodes::{Edges, Node, NodeId, NodeKey, NodeLost, NodeReport, NodeRequest};
+pub use jobs::nodes::{Edges, Node, NodeId, NodeKey, NodeLost, NodeReport, NodeRequest, StdinAnswer};
 pub use jobs::status::JobStatus;
 pub use jobs::table::Jobs;
 pub use limits::Limits;

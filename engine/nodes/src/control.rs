@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use iof_proto::{Channel, Channels, Failure, JobSpec, Log, Policy, Rank, Rendezvous, WindowSize};
+use iof_proto::{
+    Channel, Channels, Failure, JobSpec, Log, Policy, Rank, Rendezvous, UntakenStdin, WindowSize,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -195,9 +197,9 @@ pub enum ToFrontEnd {
     StdinTaken {
         /// The number of the request.
         call: u64,
-        /// `Ok` if at least one rank has the bytes. `PMIX_ERR_IOF_COMPLETE` states that all have
-        /// ended or closed their stdin.
-        answer: Result<(), Failure>,
+        /// The ranks that did not take all of the bytes, or the reason why none took any.
+        /// `PMIX_ERR_IOF_COMPLETE` states that all have ended or closed their stdin.
+        answer: Result<Vec<UntakenStdin>, Failure>,
     },
     /// How much the node has read, once a second.
     Produced(Vec<RankTotal>),

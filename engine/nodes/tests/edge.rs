@@ -409,7 +409,7 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     assert_eq!(send(&mut front, stranger), Err(EdgeError::Rank(Rank(FIRST + 1))));
     send(&mut front, ToFrontEnd::Over { cut_off: vec![(Rank(FIRST), Channel::Stdout)] }).unwrap();
     assert!(front.is_over());
-    let taken = || ToFrontEnd::StdinTaken { call: 7, answer: Ok(()) };
+    let taken = || ToFrontEnd::StdinTaken { call: 7, answer: Ok(Vec::new()) };
     assert_eq!(send(&mut front, taken()), Err(EdgeError::Call(7)), "not sent");
     front.note_call(7);
     send(&mut front, taken()).unwrap();

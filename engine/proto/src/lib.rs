@@ -68,7 +68,7 @@ pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use process::{ProcessGroup, Pty, Stdin, WindowSize};
 pub use push::{
     PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,
-    StdinUnavailable,
+    StdinUnavailable, UntakenStdin,
 };
 pub use query::{
     Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,

@@ -9,7 +9,7 @@ use crate::attribute::{self, Place};
 use crate::directive::key;
 use crate::failure::Failure;
 use crate::info::Info;
-use crate::names::Proc;
+use crate::names::{Proc, Rank};
 
 /// The typed directives of a push.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,6 +166,17 @@ pub enum PartialCause {
     Failed(String),
     /// The host that forwards its stdin has refused the bytes.
     Refused(Failure),
+}
+
+/// A rank of a node that did not take all bytes of a piece of stdin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UntakenStdin {
+    /// The rank.
+    pub rank: Rank,
+    /// The number of bytes of the piece that it has.
+    pub delivered: u64,
+    /// The reason why it has no more.
+    pub cause: PartialCause,
 }
 
 impl fmt::Display for PartialCause {

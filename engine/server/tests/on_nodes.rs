@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use iof_engine::{
     Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LaunchError, Node,
-    NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal, Stdin,
+    NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal, Stdin, StdinAnswer,
 };
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushReport, Rank, Status, Value,
+    Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushReport, Rank, Status,
+    UntakenStdin, Value,
 };
 use iof_testing::TIMEOUT;
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
@@ -111,7 +112,7 @@ impl Fixture {
         self.engine.end_job(&nspace(), None);
     }
 
-    fn answer(&self, node: NodeId, call: u64, answer: Result<(), Failure>) {
+    fn answer(&self, node: NodeId, call: u64, answer: StdinAnswer) {
         self.job.report_node(node, NodeReport::StdinTaken { call, answer });
     }
 
@@ -217,29 +218,75 @@ fn a_tool_signals_the_running_ranks_on_other_nodes_that_it_names() {
     assert_eq!(tool.signal(&[Proc::all(nspace())], Signal::USR1.number()).unwrap(), 0);
 }
 
+fn open_stdins() -> JobSpec {
+    with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Pipe, Stdin::Pipe])
+}
+
+fn closed() -> StdinAnswer {
+    Err(Failure::new(Status::ERR_IOF_COMPLETE, "they have ended"))
+}
+
+/// Returns the ranks of a report that have not received everything, with the bytes that they have.
+fn partial(report: &PushReport) -> Vec<(u32, u64, PartialCause)> {
+    let partial = |PartialDelivery { target, delivered, cause }: &PartialDelivery| {
+        (target.rank.0, *delivered, cause.clone())
+    };
+    report.partial.iter().map(partial).collect()
+}
+
 #[test]
-fn stdin_is_taken_if_one_node_takes_it_and_the_next_piece_follows_all_answers() {
-    let fixture = start(&with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Pipe, Stdin::Pipe]));
-    let push = push_to(procs(&[0, 2, 3]));
-    let pushing = pushing(&fixture.engine, &push, vec![b'x'; 100_000]);
-    let closed = || Err(Failure::new(Status::ERR_IOF_COMPLETE, "they have ended"));
+fn each_rank_of_a_push_to_nodes_has_its_own_delivery_and_a_piece_follows_all_answers() {
+    let fixture = start(&open_stdins());
+    let pushing = pushing(&fixture.engine, &push_to(procs(&[0, 2, 3])), vec![b'x'; 200_000]);
     let (first, second) = (fixture.next(), fixture.next());
     let (A, Request::Stdin(call, Some(ranks), bytes)) = first else { panic!("{first:?}") };
-    let taken = bytes.len();
+    let piece = bytes.len() as u64;
     assert_eq!(ranks, [Rank(0)]);
-    assert_eq!(second, (B, Request::Stdin(call, Some(vec![Rank(2), Rank(3)]), bytes)));
-    fixture.answer(A, call, Ok(()));
+    // All of the node.
+    assert_eq!(second, (B, Request::Stdin(call, None, bytes)));
+    fixture.answer(A, call, Ok(Vec::new()));
     assert!(fixture.requests.try_recv().is_err(), "one node has not answered");
-    fixture.answer(B, call, closed());
-    assert!(matches!(fixture.next(), (A, Request::Stdin(..))));
-    assert!(matches!(fixture.next(), (B, Request::Stdin(..))));
+    // It may name others, or claim more than it was sent.
+    let untaken = [(2, 7), (3, u64::MAX), (1, 0), (2, 0)].map(|(rank, delivered)| {
+        let cause = if rank == 2 { PartialCause::Closed } else { PartialCause::Failed("a fault".into()) };
+        UntakenStdin { rank: Rank(rank), delivered, cause }
+    });
+    fixture.answer(B, call, Ok(untaken.into()));
+    let third = fixture.next();
+    let (A, Request::Stdin(call, Some(_), bytes)) = third else { panic!("{third:?}") };
+    let both = piece + bytes.len() as u64;
+    fixture.answer(A, call, Ok(Vec::new()));
+    assert!(matches!(fixture.next(), (A, Request::Stdin(..))), "no rank of the other node is left");
     fixture.answer(A, call, closed());
-    // The node is over before it answers.
-    fixture.end(&[B]);
     let report = pushing.report();
-    let is_closed = |part: &PartialDelivery| part.cause == PartialCause::Closed;
-    assert!(report.partial.iter().all(|part| is_closed(part) && part.delivered == taken as u64));
-    assert_eq!(report.partial.len(), 3);
+    let (closed, failed) = (PartialCause::Closed, PartialCause::Failed("a fault".into()));
+    assert_eq!((report.complete, report.bytes), (0, 200_000));
+    assert_eq!(partial(&report), [(2, 7, closed.clone()), (3, piece, failed), (0, both, closed)]);
+    // A rank that has closed its stdin is known as such.
+    let again = push_with(procs(&[1, 2]), &[]);
+    let refused = self::pushing(&fixture.engine, &again, b"x".to_vec()).result().unwrap_err().to_string();
+    assert!(refused.contains("rank 2: stdin is closed"), "{refused}");
+}
+
+#[test]
+fn a_node_that_refuses_stdin_or_ends_does_not_concern_the_ranks_of_another_one() {
+    for is_over in [false, true] {
+        let fixture = start(&open_stdins());
+        let pushing = pushing(&fixture.engine, &push_to(all_ranks()), b"x".to_vec());
+        let first = fixture.next();
+        let (A, Request::Stdin(call, None, _)) = first else { panic!("{first:?}") };
+        fixture.answer(A, call, Ok(Vec::new()));
+        let refused = Failure::new(Status::ERR_NOT_AVAILABLE, "no thread");
+        let cause = if is_over {
+            fixture.end(&[B]);
+            PartialCause::Closed
+        } else {
+            fixture.answer(B, call, Err(refused.clone()));
+            PartialCause::Refused(refused)
+        };
+        let report = pushing.report();
+        assert_eq!((report.complete, partial(&report)), (2, vec![(2, 0, cause.clone()), (3, 0, cause)]));
+    }
 }
 
 /// Answers requests for stdin until the push has ended. Returns the ranks that were sent it, `None` for
@@ -251,7 +298,7 @@ fn answer_all(fixture: &Fixture, pushing: Pushing) -> (BTreeSet<Option<Vec<Rank>
             fixture.requests.recv_timeout(Duration::from_millis(10))
         {
             asked.insert(ranks);
-            fixture.answer(node, call, Ok(()));
+            fixture.answer(node, call, Ok(Vec::new()));
         }
     }
     (asked, pushing.report())
@@ -285,17 +332,18 @@ fn a_push_to_ranks_on_nodes_is_refused_as_one_to_ranks_here_if_some_cannot_be_re
 
 #[test]
 fn a_push_to_ranks_whose_end_another_push_is_bringing_is_refused() {
-    let fixture = start(&with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Pipe, Stdin::Pipe]));
+    let fixture = start(&open_stdins());
     let ending = pushing(&fixture.engine, &final_push(procs(&[1])), b"x".to_vec());
     let first = fixture.next();
     let (A, Request::Stdin(call, ..)) = first else { panic!("{first:?}") };
     let refused = pushing(&fixture.engine, &push_to(all_ranks()), b"y".to_vec()).result().unwrap_err();
     assert!(refused.to_string().contains("rank 1: stdin is closed"), "{refused}");
-    fixture.answer(A, call, Ok(()));
+    fixture.answer(A, call, Ok(Vec::new()));
     assert_eq!(answer_all(&fixture, ending).1.complete, 1);
-    // All that are left are on one node, and named.
-    let (asked, _) = answer_all(&fixture, pushing(&fixture.engine, &push_to(procs(&[2, 3])), b"z".to_vec()));
-    assert_eq!(asked, [Some(vec![Rank(2), Rank(3)])].into());
+    // All that are left of one node are named.
+    let rest = push_with(all_ranks(), &[IOF_PARTIAL]);
+    let (asked, report) = answer_all(&fixture, pushing(&fixture.engine, &rest, b"z".to_vec()));
+    assert_eq!((asked, report.complete), ([Some(vec![Rank(0)]), None].into(), 3));
 }
 
 #[test]
@@ -314,7 +362,7 @@ fn tools_from_outside_cannot_push_to_the_embedders_own_stdin_on_nodes() {
     let own = pushing(&fixture.engine, &push_to(all_ranks()), b"x".to_vec());
     assert_eq!(
         answer_all(&fixture, own),
-        ([None].into(), PushReport { bytes: 1, complete: 1, ..PushReport::default() })
+        ([None].into(), PushReport { bytes: 1, complete: 4, ..PushReport::default() })
     );
 }
 

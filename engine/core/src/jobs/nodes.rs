@@ -1,10 +1,11 @@
 //! The other nodes of jobs: the reports of their edges, and the requests to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{Signal, WindowSize};
-use iof_proto::{Channel, Failure, Rank};
+use iof_proto::{Channel, Failure, Rank, UntakenStdin};
 
 use crate::jobs::exit::Exit;
 
@@ -55,13 +56,12 @@ pub enum NodeReport {
         /// `true` if the rank failed because of a signal that was sent to it.
         requested: bool,
     },
-    /// The node has answered a piece of stdin. `PMIX_ERR_IOF_COMPLETE` states that its ranks have
-    /// ended or closed their stdin.
+    /// The node has answered a piece of stdin.
     StdinTaken {
         /// The [call](NodeRequest::Stdin).
         call: u64,
         /// The answer.
-        answer: Result<(), Failure>,
+        answer: StdinAnswer,
     },
     /// All ranks have exited, and all their output was delivered.
     Over {
@@ -105,4 +105,8 @@ pub trait Edges: Send + Sync {
 pub type NodeKey = (u64, NodeId);
 
 /// The nodes that receive a piece of stdin, with the ranks; `None` for all of a node.
-pub(crate) type StdinNodes = BTreeMap<NodeKey, Option<Vec<Rank>>>;
+pub(crate) type StdinNodes = BTreeMap<NodeKey, Option<Arc<[Rank]>>>;
+
+/// The answer for a piece of stdin: the ranks that did not take all of it, or the reason why none took
+/// any of it. `PMIX_ERR_IOF_COMPLETE` states that all have ended or closed their stdin.
+pub type StdinAnswer = Result<Vec<UntakenStdin>, Failure>;

@@ -128,12 +128,8 @@ impl Jobs {
     /// Notes that the stdin of ranks on other nodes was ended or closed.
     pub(crate) fn shut_there(&mut self, targets: &[Proc]) {
         for Proc { nspace, rank } in targets {
-            let Some(job) = self.by_name.get_mut(nspace).filter(|job| job.has_nodes()) else { continue };
-            if *rank == Rank::WILDCARD {
-                job.close_stdin();
-            } else {
-                job.rank_mut(*rank).map(RankState::close_stdin);
-            }
+            let rank = self.by_name.get_mut(nspace).and_then(|job| job.rank_mut(*rank));
+            rank.filter(|rank| rank.node().is_some()).map(RankState::close_stdin);
         }
     }
 

@@ -42,7 +42,7 @@ impl Admitted {
         match (rank.stdin_unavailable(own), rank.target()) {
             (Some(why), _) => drop(self.unavailable.insert(proc, why)),
             (None, Some(target)) => drop(self.local.insert(target, proc)),
-            (None, None) if ending.contains(&proc) || ending.contains(&Proc::all(proc.nspace.clone())) => {
+            (None, None) if ending.contains(&proc) => {
                 self.unavailable.insert(proc, StdinUnavailable::Closed);
             }
             (None, None) => drop(self.elsewhere.insert(proc)),
@@ -89,10 +89,6 @@ impl Core {
                 let mut all = Admitted::default();
                 for (rank, state) in job.ranks() {
                     all.admit(Proc::new(proc.nspace.clone(), rank), state, own, &ending);
-                }
-                if job.has_nodes() && all.unavailable.is_empty() {
-                    // A piece for all ranks of a node does not name them.
-                    all.elsewhere = [proc.clone()].into();
                 }
                 admitted.local.extend(all.local);
                 admitted.elsewhere.extend(all.elsewhere);

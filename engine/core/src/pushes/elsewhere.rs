@@ -5,17 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use iof_capture::PushId;
-use iof_proto::{Failure, Nspace, PartialCause, Proc, Rank};
+use iof_proto::{Nspace, PartialCause, Proc, Rank};
 
 use crate::Core;
 use crate::effects::HandleOp;
 use crate::ids::Call;
-use crate::jobs::nodes::{NodeKey, StdinNodes};
+use crate::jobs::job::{JobState, RankState};
+use crate::jobs::nodes::{NodeKey, StdinAnswer};
 use crate::owed::size_of_procs;
+use crate::pushes::push::elsewhere::{PieceAnswered, Share};
 use crate::pushes::push::{Elsewhere, Push};
 use crate::pushes::stdin_calls::{StdinTaker, closed};
 use crate::tools::peer::Peer;
-use crate::upcall::{StdinPush, Upcall};
+use crate::upcall::Upcall;
 
 impl Core {
     /// Returns the ongoing pushes that share a target with `targets`.
@@ -31,9 +33,10 @@ impl Core {
                 || whole.contains(&other.nspace)
                 || (other.rank == Rank::WILDCARD && jobs.contains(&other.nspace))
         };
-        let earlier = self.pushes.iter().filter(|(_, push)| {
-            push.elsewhere().is_some_and(|elsewhere| elsewhere.targets().iter().any(meets))
-        });
+        let earlier = self
+            .pushes
+            .iter()
+            .filter(|(_, push)| push.elsewhere().is_some_and(|elsewhere| elsewhere.targets().any(meets)));
         earlier.map(|(id, _)| id).collect()
     }
 
@@ -45,10 +48,10 @@ impl Core {
         let mut ranks_of: BTreeMap<&Nspace, Vec<Rank>> =
             whole.map(|target| (&target.nspace, Vec::new())).collect();
         let mut of_jobs: BTreeMap<&Nspace, usize> = BTreeMap::new();
-        for named in self.pushes.values().filter_map(Push::elsewhere).map(Elsewhere::targets) {
-            let whole = named.iter().filter(|proc| proc.rank == Rank::WILDCARD).map(|proc| &proc.nspace);
-            let whole: BTreeSet<&Nspace> = whole.collect();
-            for proc in named.iter().filter(|proc| !whole.contains(&proc.nspace)) {
+        for elsewhere in self.pushes.values().filter_map(Push::elsewhere) {
+            let whole = elsewhere.targets().filter(|proc| proc.rank == Rank::WILDCARD);
+            let whole: BTreeSet<&Nspace> = whole.map(|proc| &proc.nspace).collect();
+            for proc in elsewhere.targets().filter(|proc| !whole.contains(&proc.nspace)) {
                 of_targets.entry(proc).and_modify(increment);
                 if let Some(ranks) = ranks_of.get_mut(&proc.nspace) {
                     ranks.push(proc.rank);
@@ -79,70 +82,73 @@ impl Core {
     pub(crate) fn continue_elsewhere(&mut self, id: PushId) {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        let Some((stdin, piece)) = push.next_piece(paused) else { return };
+        let Some(piece) = push.next_piece(paused) else { return };
+        let Some(elsewhere) = push.elsewhere() else { return };
+        let (stdin, takers, nodes) = (Arc::clone(elsewhere.stdin()), elsewhere.takers(), elsewhere.nodes());
         let (payer, size) = (push.payer(), piece.len.saturating_add(size_of_procs(&stdin.targets)));
         if let Err(failure) = self.owe(Call::Stdin(id), payer, size) {
-            let push = self.pushes.get_mut(&id);
-            return push
-                .into_iter()
-                .for_each(|push| push.give_up_elsewhere(PartialCause::Failed(failure.to_string())));
+            let cause = PartialCause::Failed(failure.to_string());
+            return self.pushes.get_mut(&id).map_or((), |push| push.give_up_elsewhere(cause));
         }
-        let (nodes, targets) = self.stdin_takers(&stdin.targets);
-        let is_for_host = !targets.is_empty();
-        let mut takers: BTreeSet<StdinTaker> = nodes.keys().copied().map(Some).collect();
-        if is_for_host || nodes.is_empty() {
-            takers.insert(None);
-        }
-        self.stdin_calls.insert(id, takers);
-        if is_for_host {
-            let stdin = Arc::new(StdinPush { targets, ..StdinPush::clone(&stdin) });
+        if takers.contains(&None) {
             self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, piece });
-        } else if nodes.is_empty() {
-            return self.stdin_answered(id, None, closed());
         }
         if !nodes.is_empty() {
             self.effects.handles.push(HandleOp::Stdin { push: id, nodes, piece });
         }
+        self.stdin_calls.insert(id, takers);
     }
 
-    /// Answers for a node that has ended: no rank is left to read what it has not answered.
+    /// Divides targets by the receivers of their bytes: the host, and the nodes of jobs.
+    pub(crate) fn shares(&self, targets: BTreeSet<Proc>) -> BTreeMap<StdinTaker, Share> {
+        let mut shares = BTreeMap::<StdinTaker, Share>::new();
+        for target in targets {
+            let node = self.jobs.rank(&target).and_then(RankState::node);
+            let job = self.jobs.get(&target.nspace).map(JobState::run);
+            shares.entry(job.zip(node)).or_default().targets.insert(target);
+        }
+        for (taker, share) in &mut shares {
+            let job = share.targets.first().and_then(|target| self.jobs.get(&target.nspace));
+            let all = job.zip(*taker).map(|(job, (_, node))| job.ranks_of(node));
+            if all.is_some_and(|all| share.targets.len() < all) {
+                share.named = Some(share.targets.iter().map(|target| target.rank).collect());
+            }
+        }
+        shares
+    }
+
+    /// Answers for a node that has ended: no rank is left to read what it has not answered, nor what
+    /// follows.
     pub(crate) fn end_stdin_of(&mut self, node: NodeKey) {
         let taker = Some(node);
         for push in self.stdin_calls.waiting_for(taker) {
-            self.stdin_answered(push, taker, closed());
+            self.stdin_answered(push, taker, Err(closed()));
         }
-    }
-
-    /// Returns the nodes that receive stdin for `targets`, and those of `targets` that the host
-    /// receives.
-    fn stdin_takers(&self, targets: &[Proc]) -> (StdinNodes, Vec<Proc>) {
-        let (mut nodes, mut host) = (StdinNodes::new(), Vec::new());
-        for target in targets {
-            let Some(job) = self.jobs.get(&target.nspace).filter(|job| job.has_nodes()) else {
-                host.push(target.clone());
-                continue;
-            };
-            if target.rank == Rank::WILDCARD {
-                nodes.extend(job.open_nodes().map(|node| ((job.run(), node), None)));
-            } else if let Some(node) = job.rank(target.rank).and_then(|rank| rank.node())
-                && job.open_nodes().any(|open| open == node)
-                && let Some(ranks) = nodes.entry((job.run(), node)).or_insert_with(|| Some(Vec::new()))
-            {
-                ranks.push(target.rank);
-            }
+        let takes = |push: &Push| push.elsewhere().is_some_and(|elsewhere| elsewhere.has_taker(taker));
+        let rest = self.pushes.iter().filter_map(|(id, push)| takes(push).then_some(id));
+        for push in rest.collect::<Vec<_>>() {
+            self.note_answer(push, taker, Err(closed()), false);
         }
-        (nodes, host)
     }
 
     /// Processes an answer for a piece.
-    pub(crate) fn stdin_answered(&mut self, id: PushId, taker: StdinTaker, answer: Result<(), Failure>) {
-        let Some(answer) = self.stdin_calls.answered(id, taker, answer) else { return };
-        self.owes_no_more(Call::Stdin(id));
-        let Some(push) = self.pushes.get_mut(&id) else { return };
-        if let Some(elsewhere) = push.elsewhere().filter(|elsewhere| elsewhere.is_closed_by(&answer)) {
-            self.jobs.shut_there(elsewhere.targets());
+    pub(crate) fn stdin_answered(&mut self, id: PushId, taker: StdinTaker, answer: StdinAnswer) {
+        let Some(is_last) = self.stdin_calls.answered(id, taker) else { return };
+        if is_last {
+            self.owes_no_more(Call::Stdin(id));
         }
-        if let Some(source) = push.piece_answered(answer) {
+        self.note_answer(id, taker, answer, is_last);
+    }
+
+    /// Notes what a receiver answers for a piece, as the last one if that is `is_last`.
+    fn note_answer(&mut self, id: PushId, taker: StdinTaker, answer: StdinAnswer, is_last: bool) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
+        let PieceAnswered { shut, paused } = push.piece_answered(taker, answer);
+        if is_last {
+            push.piece_over();
+        }
+        self.jobs.shut_there(&shut);
+        if let Some(source) = paused {
             self.set_stdin_flow(Some(source), true);
         }
         self.continue_push(id);

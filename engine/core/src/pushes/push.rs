@@ -149,8 +149,8 @@ impl Push {
     }
 
     /// Returns the targets elsewhere whose stdin ends with the push.
-    pub(crate) fn ending_elsewhere(&self) -> &[Proc] {
-        self.elsewhere.as_ref().filter(|_| self.completes).map_or(&[], Elsewhere::targets)
+    pub(crate) fn ending_elsewhere(&self) -> impl Iterator<Item = &Proc> {
+        self.elsewhere.iter().filter(|_| self.completes).flat_map(Elsewhere::targets)
     }
 
     /// Returns the targets elsewhere that still take bytes.

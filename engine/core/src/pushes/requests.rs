@@ -127,13 +127,14 @@ impl Core {
             self.effects.commands.push(Command::BeginPush { push: id, inlet: (), targets, closes });
         }
         let waits_for = self.earlier_elsewhere(&elsewhere);
+        let shares = self.shares(elsewhere);
         let Some(peer) = self.tools.get_mut(&peer_id) else {
             self.effects.handles.push(HandleOp::DropInlet(id));
             self.quotas.give_back(charges);
             return Err(gone());
         };
         let elsewhere =
-            (!elsewhere.is_empty()).then(|| Elsewhere::new(id, peer.proc(), elsewhere, infos, waits_for));
+            (!shares.is_empty()).then(|| Elsewhere::new(id, peer.proc(), shares, infos, waits_for));
         let number = peer.add_push(id);
         let push =
             Push::new((peer_id, number), payer, charges, capacity, directives.complete, local, elsewhere);
@@ -249,7 +250,7 @@ impl Core {
             elsewhere.filter(|elsewhere| elsewhere.position() == position && position < push.filled());
         let slow_elsewhere = elsewhere.into_iter().flat_map(|elsewhere| {
             let stalled = elsewhere.has_turn();
-            elsewhere.targets().iter().map(move |target| SlowTarget { target: target.clone(), stalled })
+            elsewhere.slow_targets().map(move |target| SlowTarget { target: target.clone(), stalled })
         });
         Some(SlowTargets { position, targets: slow_here.chain(slow_elsewhere).collect() })
     }

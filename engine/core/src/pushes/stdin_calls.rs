@@ -10,20 +10,19 @@ use crate::jobs::nodes::NodeKey;
 /// A receiver of the pieces of a push: a node, or `None` for the host.
 pub(crate) type StdinTaker = Option<NodeKey>;
 
-/// The pieces of pushes that some of their receivers have not answered: one for each push, with the
-/// answer so far.
+/// The receivers that have not answered the piece of a push that they have: one piece for each push.
 #[derive(Default)]
-pub struct StdinCalls(BTreeMap<PushId, (BTreeSet<StdinTaker>, Result<(), Failure>)>);
+pub struct StdinCalls(BTreeMap<PushId, BTreeSet<StdinTaker>>);
 
 impl StdinCalls {
     /// Adds a piece of a push for these receivers.
     pub(crate) fn insert(&mut self, push: PushId, takers: BTreeSet<StdinTaker>) {
-        self.0.insert(push, (takers, closed()));
+        self.0.insert(push, takers);
     }
 
     /// Returns the pushes with a piece that `taker` has not answered.
     pub(crate) fn waiting_for(&self, taker: StdinTaker) -> Vec<PushId> {
-        let calls = self.0.iter().filter(|(_, (waiting, _))| waiting.contains(&taker));
+        let calls = self.0.iter().filter(|(_, waiting)| waiting.contains(&taker));
         calls.map(|(push, _)| *push).collect()
     }
 
@@ -32,36 +31,21 @@ impl StdinCalls {
         self.0.is_empty()
     }
 
-    /// Notes an answer. Returns that of all receivers, if this is the last one.
-    pub(crate) fn answered(
-        &mut self,
-        push: PushId,
-        taker: StdinTaker,
-        answer: Result<(), Failure>,
-    ) -> Option<Result<(), Failure>> {
-        let (waiting, combined) = self.0.get_mut(&push)?;
+    /// Notes an answer. Returns whether it is the last one for its piece; `None` if it is not due.
+    pub(crate) fn answered(&mut self, push: PushId, taker: StdinTaker) -> Option<bool> {
+        let waiting = self.0.get_mut(&push)?;
         if !waiting.remove(&taker) {
             return None;
         }
-        if weight(&answer) > weight(combined) {
-            *combined = answer;
+        let is_last = waiting.is_empty();
+        if is_last {
+            self.0.remove(&push);
         }
-        if waiting.is_empty() { self.0.remove(&push).map(|(_, combined)| combined) } else { None }
-    }
-}
-
-/// Returns how much an answer counts among those of all receivers of a piece. It is taken if one has
-/// taken it.
-fn weight(answer: &Result<(), Failure>) -> u8 {
-    match answer.as_ref().map_err(|failure| failure.status) {
-        Err(Status::ERR_IOF_XOFF) => 3,
-        Ok(()) => 2,
-        Err(Status::ERR_IOF_COMPLETE) => 0,
-        Err(_) => 1,
+        Some(is_last)
     }
 }
 
 /// Returns the answer for ranks that no longer take stdin.
-pub(crate) fn closed() -> Result<(), Failure> {
-    Err(Failure::new(Status::ERR_IOF_COMPLETE, "these ranks have ended or closed their stdin"))
+pub(crate) fn closed() -> Failure {
+    Failure::new(Status::ERR_IOF_COMPLETE, "these ranks have ended or closed their stdin")
 }

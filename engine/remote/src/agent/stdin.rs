@@ -7,8 +7,8 @@ use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{Engine, Grant, Job};
 use iof_nodes::{ToFrontEnd, cut_text};
 use iof_proto::directive::key;
-use iof_proto::{Failure, Info, Proc, Rank, SlowTargets, Status};
-use iof_tool::{Push, PushError, RequestError, Tool};
+use iof_proto::{Failure, Info, PartialCause, PartialDelivery, Proc, Rank, Skipped, Status, UntakenStdin};
+use iof_tool::{Push, RequestError, Tool};
 
 use super::NAME;
 use super::typed_keys::TypedKeys;
@@ -18,8 +18,11 @@ use crate::thread::start_thread;
 /// The largest number of threads that push stdin. Each serves one set of ranks.
 const MAX_STDIN_THREADS: usize = 64;
 
+/// The ranks that did not take all of a piece, or why none did.
+type StdinAnswer = Result<Vec<UntakenStdin>, Failure>;
+
 /// What gives a piece of stdin to ranks, and returns when they have it.
-type Taker = Box<dyn FnMut(&[u8]) -> Result<(), Failure> + Send>;
+type Taker = Box<dyn FnMut(&[u8]) -> StdinAnswer + Send>;
 
 /// A piece of stdin.
 struct Piece {
@@ -109,7 +112,9 @@ impl StdinWorkers {
         {
             let mut keys = TypedKeys::new(self.job.pty(typed).map_err(|error| error.to_string())?);
             // If it fails, no process has the terminal open any more.
-            return Ok(Box::new(move |bytes| keys.type_all(bytes).map_err(|_| closed())));
+            return Ok(Box::new(move |bytes| {
+                keys.type_all(bytes).map(|()| Vec::new()).map_err(|_| closed())
+            }));
         }
         let mut tool = self.engine.attach(NAME, Grant::Never).map_err(|error| error.to_string())?;
         let target = |rank: &Rank| Proc { nspace: self.job.nspace().clone(), rank: *rank };
@@ -119,20 +124,40 @@ impl StdinWorkers {
 }
 
 /// Pushes a piece, or the end. Blocks until the ranks have it.
-fn push(tool: &mut Tool, targets: &[Proc], bytes: &[u8]) -> Result<(), Failure> {
+fn push(tool: &mut Tool, targets: &[Proc], bytes: &[u8]) -> StdinAnswer {
     let directives = vec![
         Info::new(key::PMIX_IOF_COMPLETE, bytes.is_empty()),
         // Some of the ranks may have ended.
         Info::new(key::IOF_PARTIAL, true),
     ];
     let push = Push { targets: targets.to_vec(), directives };
-    match tool.push(&push, bytes, |_: &SlowTargets| {}) {
-        Ok(report) if report.partial.len() < targets.len() => Ok(()),
-        Ok(_) => Err(closed()),
+    let granted = tool.begin_push(&push, Some(bytes.len() as u64)).map_err(|error| match error {
         // The engine refuses a push to ranks none of which has an open stdin.
-        Err(PushError::Request(RequestError::Denied(denied))) => Err(failure(denied.status, &denied.reason)),
-        Err(error) => Err(failure(Status::ERR_NOT_AVAILABLE, &error.to_string())),
+        RequestError::Denied(denied) => failure(denied.status, &denied.reason),
+        error => failure(Status::ERR_NOT_AVAILABLE, &error.to_string()),
+    })?;
+    let report = tool.push_rest(granted.push, bytes);
+    let report = report.map_err(|error| failure(Status::ERR_NOT_AVAILABLE, &error.to_string()))?;
+    let skipped = |Skipped { target, .. }| UntakenStdin {
+        rank: target.rank,
+        delivered: 0,
+        cause: PartialCause::Closed,
+    };
+    let partial =
+        |PartialDelivery { target, delivered, cause }| UntakenStdin { rank: target.rank, delivered, cause };
+    let skipped = granted.skipped.into_iter().map(skipped);
+    let untaken: Vec<UntakenStdin> = skipped.chain(report.partial.into_iter().map(partial)).collect();
+    let known = report.complete.saturating_add(untaken.len() as u64);
+    if known < targets.len() as u64 {
+        // The engine shortens lists that are too long for a message.
+        let reason = format!(
+            "only {} of {} ranks have it, and the list of the others is too long",
+            report.complete,
+            targets.len()
+        );
+        return Err(failure(Status::ERR_OUT_OF_RESOURCE, &reason));
     }
+    Ok(untaken)
 }
 
 fn closed() -> Failure {

@@ -64,6 +64,15 @@ impl Tool {
         self.push_all(granted.push, push.drops(), &mut BlobSupply(bytes), on_wait)
     }
 
+    /// Pushes `bytes` as the rest of a push that [`Tool::begin_push`] has begun. Blocks until every
+    /// target has received them or can receive no more, and waits for targets that do not read.
+    ///
+    /// # Errors
+    /// Returns [`PushError`] if the engine is gone.
+    pub fn push_rest(&mut self, push: u32, bytes: &[u8]) -> Result<PushReport, PushError> {
+        self.push_all(push, false, &mut BlobSupply(bytes), |_| {})
+    }
+
     /// Begins a push, for tools with their own event loop. `size` is the number of bytes, or `None`
     /// if it is unknown. Blocks only until the engine has granted the push.
     ///

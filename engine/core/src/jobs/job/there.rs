@@ -14,6 +14,8 @@ pub(super) struct Nodes(Vec<NodeState>);
 
 struct NodeState {
     host: String,
+    /// The number of its ranks.
+    ranks: usize,
     phase: Phase,
 }
 
@@ -46,7 +48,8 @@ impl JobState {
                 let launching = job.launching.remove(rank).unwrap_or_default();
                 job.add_rank(*rank, RankState::there(id, launching));
             }
-            job.nodes.0.push(NodeState { host: node.host.clone(), phase: Phase::Starting });
+            let (host, ranks) = (node.host.clone(), node.ranks.len());
+            job.nodes.0.push(NodeState { host, ranks, phase: Phase::Starting });
         }
         job
     }
@@ -69,6 +72,11 @@ impl JobState {
     /// Returns the name of a node.
     pub(crate) fn host(&self, node: NodeId) -> Option<&str> {
         self.nodes.0.get(node.0).map(|node| node.host.as_str())
+    }
+
+    /// Returns the number of ranks of a node.
+    pub(crate) fn ranks_of(&self, node: NodeId) -> usize {
+        self.nodes.0.get(node.0).map_or(0, |node| node.ranks)
     }
 
     fn set_phase(&mut self, node: NodeId, phase: Phase) {

@@ -172,7 +172,7 @@ impl Agent {
                 assert_eq!(call, self.stdin, "stdin arrives once and in order");
                 assert!(bytes.iter().all(|byte| *byte == call as u8));
                 self.stdin += 1;
-                self.messages.push_back(ToFrontEnd::StdinTaken { call, answer: Ok(()) });
+                self.messages.push_back(ToFrontEnd::StdinTaken { call, answer: Ok(Vec::new()) });
             }
             ToAgent::Signal { signal } => self.signal(signal),
             ToAgent::Close | ToAgent::HangUp => self.is_gone = true,

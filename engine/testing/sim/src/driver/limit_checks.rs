@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::SourceId;
-use iof_core::{Core, Elsewhere, Peer, PeerId, Push};
+use iof_core::{Core, Peer, PeerId, Push};
 use iof_proto::limits::UPCALL_COST;
 use iof_proto::{FromTool, Proc, Quota};
 
@@ -79,11 +79,12 @@ fn check_stream_limits(core: &Core, reached: &mut ReachedLimits) {
     let limit = ("pushes_per_target", 1, limits.pushes_per_target as u64);
     check_sums(reached, limit, local);
     // A push to all ranks of a job counts at each of them.
-    let elsewhere: Vec<&[Proc]> = pushes().filter_map(Push::elsewhere).map(Elsewhere::targets).collect();
-    let targets: BTreeSet<&Proc> = elsewhere.iter().copied().flatten().collect();
+    let elsewhere = pushes().filter_map(Push::elsewhere);
+    let elsewhere: Vec<BTreeSet<&Proc>> = elsewhere.map(|push| push.targets().collect()).collect();
+    let targets: BTreeSet<&Proc> = elsewhere.iter().flatten().copied().collect();
     let names = |target: &Proc| {
         let whole = Proc::all(target.nspace.clone());
-        let is_named = |named: &&&[Proc]| named.iter().any(|proc| proc == target || *proc == whole);
+        let is_named = |named: &&BTreeSet<&Proc>| named.contains(target) || named.contains(&whole);
         elsewhere.iter().filter(is_named).count() as u64
     };
     check_sums(reached, limit, targets.into_iter().map(|target| (target, names(target))));

@@ -182,7 +182,7 @@ fn a_push_of_a_disconnected_tool_that_the_host_keeps_taking_is_not_cut_off() {
     assert!(rig.state.fill(tool, 1, 10, true).is_ok());
     for _ in 0..BYTES / (64 * 1024) {
         assert_eq!(cut_off(&mut rig, tool), ["slow targets: waiting"]);
-        rig.state.stdin_answered(id, None, Ok(()));
+        rig.state.stdin_answered(id, None, Ok(Vec::new()));
     }
     assert!(rig.state.pushes.get(&id).is_none(), "the host has all of its bytes");
 }
