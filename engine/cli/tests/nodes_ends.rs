@@ -99,7 +99,7 @@ fn a_node_that_is_lost_after_a_signal_to_end_leaves_the_exit_code_to_the_signal(
         stdout.read_line(&mut line).unwrap();
     }
     // Until all agents have told that their ranks run, a signal ends the command.
-    wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
+    wait_for("the end of the start", || has_thread(run.pid(), "iof-job").then_some(()));
     let agent = agent_of(&run, "b");
     send(agent, Signal::SIGSTOP);
     run.signal(Signal::SIGTERM);

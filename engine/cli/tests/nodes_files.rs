@@ -42,7 +42,7 @@ fn agents_write_the_files_of_their_ranks_while_the_front_end_stands_still() {
     let output = format!("dir={}:node", logs.display());
     let script = "echo out $IOF_RANK; echo err >&2; exec sleep 1000";
     let run = start(&site, "a,b", &["-n", "2", "--output", &output], script);
-    wait_for("the start of the ranks", || has_thread(run.pid(), "iof-nodes").then_some(()));
+    wait_for("the start of the ranks", || has_thread(run.pid(), "iof-job").then_some(()));
     run.stop();
     let read = |rank: u32, name| fs::read_to_string(logs.join(format!("demo/rank.{rank}/{name}")));
     for (rank, text) in [(0, "out 0\n"), (1, "out 1\n")] {

@@ -80,7 +80,7 @@ impl Node {
             stdout.read_line(&mut lines).unwrap();
         }
         assert_eq!(lines, "ready\n".repeat(ranks));
-        wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
+        wait_for("the end of the start", || has_thread(run.pid(), "iof-job").then_some(()));
         (run, stdout)
     }
 

@@ -248,12 +248,14 @@ impl Core {
     /// process groups because the terminal has sent it to the others. Returns those that are to
     /// receive it.
     pub fn signal_job(&mut self, job: &JobId, signal: Signal, groups_only: bool, now: Instant) -> Receivers {
-        let Some(job) = self.job_mut(job) else { return Receivers::default() };
-        job.note_request(signal);
+        let (id, Some(job)) = (job, self.job_mut(job)) else { return Receivers::default() };
+        job.note_request(signal, now);
         if groups_only {
             job.note_signal_of_terminal(signal, now);
         }
-        job.signal(signal, now, |_, reach| !groups_only || reach == SignalReach::Group)
+        let receivers = job.signal(signal, now, |_, reach| !groups_only || reach == SignalReach::Group);
+        self.jobs.schedule_early_end(&id.nspace, now);
+        receivers
     }
 
     /// Ends the backlog of a job, see `Job::release_backlog`.

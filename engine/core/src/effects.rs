@@ -7,8 +7,9 @@ use iof_proto::Failure;
 
 use crate::Core;
 use crate::ids::{JobId, PageId, PeerId, SignalRequest};
+use crate::jobs::early_end::LastStep;
 use crate::jobs::job::Receivers;
-use crate::jobs::nodes::StdinNodes;
+use crate::jobs::nodes::{NodeKey, StdinNodes};
 use crate::jobs::status::JobStatus;
 use crate::logs::channel_entry::{ChannelEntry, LogRoute};
 use crate::notice::Notice;
@@ -94,6 +95,8 @@ pub enum HandleOp {
     /// Sends a signal to ranks. If a tool has requested it, its answer follows as
     /// [`Input::Signalled`](crate::input::Input::Signalled). Otherwise it is for whole jobs.
     Signal { receivers: Receivers, signal: Signal, requested: Option<SignalRequest> },
+    /// Takes a step towards the end of another node.
+    EndNode { node: NodeKey, step: LastStep },
     /// Sends a piece of stdin to other nodes. The driver copies the piece before it sends a tool
     /// credit for its bytes.
     Stdin { push: PushId, nodes: StdinNodes, piece: Piece },

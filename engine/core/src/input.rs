@@ -145,9 +145,12 @@ impl Core {
         if self.published.next_limit().is_some_and(|limit| limit <= now) {
             self.end_lookups(now);
         }
-        if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
+        if let Some(EndSteps { signals, finish, nodes }) = self.jobs.end_early(now) {
             let send = |(signal, receivers)| HandleOp::Signal { receivers, signal, requested: None };
             self.effects.handles.extend(signals.into_iter().map(send));
+            self.effects
+                .handles
+                .extend(nodes.into_iter().map(|(node, step)| HandleOp::EndNode { node, step }));
             self.graces.begin(now, OPEN_AFTER_KILL, finish);
             self.effects.ended_early = true;
         }

@@ -70,7 +70,9 @@ pub use ids::{
     StreamName,
 };
 pub use input::Input;
-pub use jobs::early_end::{EarlyEnd, EarlyEndPolicy, EndCause, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE};
+pub use jobs::early_end::{
+    EarlyEnd, EarlyEndPolicy, EndCause, LastStep, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE,
+};
 pub use jobs::exit::{Exit, REQUEST_LIFETIME, REQUESTS_TO_END};
 pub use jobs::grace::GracePeriods;
 pub use jobs::job::JobState;

@@ -22,6 +22,7 @@ use self::driven::Driven;
 use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS};
 use crate::carriers::Carriers;
 use crate::edge::Edge;
+use crate::follower::Follower;
 use crate::thread::start_thread;
 
 /// The free memory that the allocator keeps for records, in bytes: those of a window of both
@@ -42,6 +43,8 @@ pub enum Command {
     Add(Box<Driven>),
     /// The edge with this number has changed.
     Look(usize),
+    /// All ranks run: follows the nodes.
+    Follow(Box<Follower>),
     /// A carrier that replaces another one was started, or could not be.
     Started(usize, io::Result<Carrier>),
 }
@@ -60,6 +63,8 @@ pub struct EdgeDriver {
     /// The driver is woken for the last time when the inbox is gone.
     _waker: Arc<Waker>,
     carriers: Carriers,
+    /// Follows the nodes once all ranks run, until all have ended.
+    follower: Option<Box<Follower>>,
     /// The ends of carriers that are not reaped, by token, with the number of their edge.
     unreaped: BTreeMap<usize, (CarrierEnd, usize)>,
     next_token: usize,
@@ -108,6 +113,7 @@ impl EdgeDriver {
             inbox: Arc::downgrade(&inbox),
             _waker: waker,
             carriers: carriers.clone(),
+            follower: None,
             unreaped: BTreeMap::new(),
             next_token: FIRST_CARRIER,
             changed: VecDeque::new(),
@@ -125,7 +131,9 @@ impl EdgeDriver {
         let (mut timers, mut readable) = (BTreeSet::<(Instant, usize)>::new(), BTreeSet::<usize>::new());
         loop {
             let now = Instant::now();
-            let timer = timers.first().map(|(time, _)| time.saturating_duration_since(now));
+            let close = self.follower.as_ref().and_then(|follower| follower.due());
+            let timer = timers.first().map(|(time, _)| *time).into_iter().chain(close).min();
+            let timer = timer.map(|time| time.saturating_duration_since(now));
             let timeout = if readable.is_empty() { timer } else { Some(Duration::ZERO) };
             if poll.poll(&mut events, timeout).is_err() {
                 // Such as after this process was stopped, when all timers are due: what has arrived
@@ -172,6 +180,7 @@ impl EdgeDriver {
                 edge.timer = edge.due();
                 timers.extend(edge.timer.map(|timer| (timer, number)));
             }
+            self.follower.take_if(|follower| follower.follow(now));
             if is_closed && edges.is_empty() && self.unreaped.is_empty() {
                 return;
             }
@@ -188,6 +197,7 @@ impl EdgeDriver {
                     edges.insert(number, *edge);
                     self.changed.push_back(number);
                 }
+                Ok(Command::Follow(follower)) => self.follower = Some(follower),
                 Ok(Command::Look(number)) => self.changed.push_back(number),
                 Ok(Command::Started(number, carrier)) => {
                     let _ = carrier.as_ref().map(|carrier| self.reap_later(&carrier.end, number));

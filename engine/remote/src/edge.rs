@@ -26,8 +26,6 @@ pub enum NodeEvent {
     },
     /// Nothing has arrived from the agent for this time.
     Silent(Duration),
-    /// The ranks of the node were sent SIGKILL.
-    Killed,
 }
 
 /// An event of the node with this number.
@@ -60,6 +58,8 @@ pub struct State {
     /// Frames that were sent while the link had no room. Bounded: answers and credit by their limit, stdin by
     /// its replies. An answer counts until it is in the link.
     waiting: VecDeque<(Vec<u8>, Option<Arc<()>>)>,
+    /// What is known about a node that was given up, until the driver tells it.
+    pub given_up: Option<BrokenEnd>,
 }
 
 impl State {
@@ -134,9 +134,10 @@ impl State {
         self.write();
     }
 
-    /// Returns whether no carrier brings what is not written.
-    fn is_cut(&self) -> bool {
-        !self.link.is_attached() && !self.link.takes_carriers(Instant::now())
+    /// Returns whether everything is written, or no carrier brings the rest.
+    fn needs_no_carrier(&self) -> bool {
+        let is_cut = || !self.link.is_attached() && !self.link.takes_carriers(Instant::now());
+        self.is_drained() || is_cut()
     }
 
     /// Notes that no other carrier follows.
@@ -150,7 +151,7 @@ impl State {
 impl EdgeEnds {
     pub fn new(front: FrontEnd, carrier: CarrierEnd, down: File) -> EdgeEnds {
         let (link, waiting) = (LinkEnd::default(), VecDeque::new());
-        let state = State { front, link, carrier, down: Some(down), waiting };
+        let state = State { front, link, carrier, down: Some(down), waiting, given_up: None };
         EdgeEnds { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -197,11 +198,9 @@ impl Edge {
         Ok(())
     }
 
-    /// Sends the frame of a piece of stdin. It is lost if the edge has ended.
-    pub fn push_stdin(&self, call: u64, frame: Vec<u8>) {
-        let mut state = self.0.ends.state();
-        state.front.note_call(call);
-        state.send(frame, None);
+    /// Notes a piece of stdin that is about to be sent, and which the node answers.
+    pub fn note_call(&self, call: u64) {
+        self.0.ends.state().front.note_call(call);
     }
 
     /// Greets an agent, opens its windows, and lets it prepare the start of its ranks.
@@ -236,15 +235,23 @@ impl Edge {
         self.0.ends.state().carrier.was_refused()
     }
 
-    /// Gives up the node. Returns what is known about it.
-    pub fn give_up(&self) -> Option<BrokenEnd> {
-        self.0.ends.state().front.cut()
+    /// Gives up the node, which is told as lost.
+    pub fn give_up(&self) {
+        let mut state = self.0.ends.state();
+        state.given_up = state.front.cut().or(state.given_up.take());
+        drop(state);
+        self.signal_carrier(Signal::KILL);
+    }
+
+    /// Returns whether the edge has sent everything, or has no carrier for it.
+    pub fn is_drained(&self) -> bool {
+        self.0.ends.state().needs_no_carrier()
     }
 
     /// Blocks until the edge has sent everything, or has no carrier for it, until `deadline` at most.
     pub fn drain(&self, deadline: Instant) {
         let mut state = self.0.ends.state();
-        while !state.is_drained() && !state.is_cut() {
+        while !state.needs_no_carrier() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

@@ -8,8 +8,6 @@ use iof_engine::LaunchError;
 use iof_nodes::ControlError;
 use iof_proto::Rank;
 
-use crate::thread::NoThread;
-
 /// The reason why the ranks of other nodes did not start. No rank runs on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -51,9 +49,6 @@ pub enum RemoteStartError {
     /// What to start exceeds a limit, such as the length of all arguments.
     #[error(transparent)]
     Limit(#[from] ControlError),
-    /// The process can't start a thread.
-    #[error(transparent)]
-    Thread(#[from] NoThread),
     /// The process can't have the thread that drives all edges.
     #[error("cannot drive the edges: {0}")]
     Driver(io::Error),

@@ -1,9 +1,9 @@
-//! The frames of a node, passed on to the engine and to the thread that follows the nodes.
+//! The frames of a node, passed on to the engine and to the follower of the nodes.
 
 use std::sync::{Arc, Weak};
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, Node};
+use iof_engine::{Engine, Node, NodeReport};
 use iof_nodes::{Frame, FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
@@ -47,7 +47,8 @@ impl Receiver {
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
-                    remote.note_pids(self.number, pids);
+                    // Before their output arrives.
+                    remote.report(self.number, NodeReport::Started { pids: pids.clone() });
                     self.announce()?;
                 }
                 self.tell(NodeEvent::Message(message));

@@ -163,15 +163,13 @@ impl Remote {
         self.check_reattach(launch)?;
         let starts = Starts::of(launch)?;
         let job = engine.begin_on_nodes(launch.spec, &self.nodes, Arc::<Remote>::clone(self))?;
-        let job = self.job.get_or_init(|| job).clone();
+        self.job.get_or_init(|| job.clone());
         let (events, queue) = unbounded();
-        self.state().events = Some(events.clone());
-        let started = AgentStarts::new(self, (launch, &starts), engine, &events)
-            .and_then(|agents| agents.run(&queue, is_interrupted))
-            .and_then(|early| Ok(self.follow(&job, (early, queue), engine, files)?));
+        let started = AgentStarts::new(self, (launch, &starts), engine, events)
+            .and_then(|agents| agents.run(queue, is_interrupted, files));
         if started.is_err() {
             // Agents end their ranks when their edges end.
-            let edges: Vec<Edge> = self.state().edges.iter_mut().filter_map(Option::take).collect();
+            let edges: Vec<Edge> = self.edges().iter_mut().filter_map(Option::take).collect();
             edges.iter().for_each(Edge::end_carrier);
             let deadline = Instant::now() + DRAIN_LIMIT;
             edges.iter().for_each(|edge| edge.drain(deadline));

@@ -92,6 +92,7 @@ impl Handles {
                 let count = self.signal(&receivers, signal, requested.is_some());
                 return requested.map(|request| Input::Signalled { request, count });
             }
+            HandleOp::EndNode { node, step } => self.send(node, NodeRequest::End(step)),
             HandleOp::Stdin { push, nodes, piece } => {
                 let bytes = memory.copy(push, piece);
                 for (node, ranks) in nodes {

@@ -116,7 +116,11 @@ impl Job {
         let mut tables = self.tables.lock();
         // Noted before they are sent, because a rank may end at once.
         let receivers = tables.signal_job(&self.id, signal, groups_only, Instant::now());
-        tables.handles().signal(&receivers, signal, false)
+        let count = tables.handles().signal(&receivers, signal, false);
+        drop(tables);
+        // Steps for nodes may follow.
+        self.tables.reports.wake();
+        count
     }
 
     /// Completes an output stream of a local rank with the bytes written so far. Later writes to it

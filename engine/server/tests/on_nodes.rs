@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iof_engine::{
-    Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LaunchError, Node,
-    NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal, Stdin, StdinAnswer,
+    Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LastStep, LaunchError,
+    Node, NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal, Stdin, StdinAnswer,
 };
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
@@ -32,6 +32,7 @@ enum Request {
     Signal(Signal),
     SignalRanks(Signal, Vec<Rank>),
     Stdin(u64, Option<Vec<Rank>>, Vec<u8>),
+    End(LastStep),
 }
 
 struct Recorder(Mutex<Sender<(NodeId, Request)>>);
@@ -44,6 +45,7 @@ impl Edges for Recorder {
             NodeRequest::Stdin { call, ranks, bytes } => {
                 Request::Stdin(call, ranks.map(<[Rank]>::to_vec), bytes.to_vec())
             }
+            NodeRequest::End(step) => Request::End(step),
             NodeRequest::Resize(_) => return,
         };
         // The test may have ended.
@@ -178,6 +180,28 @@ fn a_failure_on_one_node_ends_the_ranks_of_all_nodes_by_sigterm_and_then_sigkill
     let end = status.early_end.as_ref().unwrap();
     assert_eq!((end.cause, end.left.as_slice()), (EndCause::BadExit(Rank(2)), &[0, 1, 3].map(Rank)[..]));
     assert_eq!(status.code(), 3);
+}
+
+#[test]
+fn nodes_that_do_not_end_after_sigkill_are_cut_off_hung_up_and_given_up() {
+    let fixture = start(&job_spec());
+    assert_eq!(fixture.job.signal(Signal::KILL), 4);
+    for node in [A, B] {
+        assert_eq!(fixture.next(), (node, Request::Signal(Signal::KILL)));
+    }
+    for node in [A, B] {
+        assert_eq!(fixture.next(), (node, Request::End(LastStep::CutOff)));
+    }
+    [0, 1].into_iter().for_each(|rank| fixture.exit(rank, 9, true));
+    fixture.job.report_node(A, NodeReport::Over { cut_off: Vec::new() });
+    for step in [LastStep::HangUp, LastStep::GiveUp] {
+        assert_eq!(fixture.next(), (B, Request::End(step)));
+    }
+    // No step follows.
+    [2, 3].into_iter().for_each(|rank| fixture.exit(rank, 9, true));
+    fixture.end(&[B]);
+    assert_eq!(wait(&fixture.job).code(), 137);
+    assert!(fixture.requests.try_recv().is_err());
 }
 
 #[test]

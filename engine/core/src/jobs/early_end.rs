@@ -15,6 +15,9 @@ pub const TIMEOUT_CODE: i32 = 124;
 /// them.
 pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 
+/// How long carriers of nodes may take to exit after they were asked to.
+pub const EXIT_AFTER_HANG_UP: Duration = Duration::from_millis(500);
+
 /// Time within which equal requests to end are the same request: 250 ms.
 ///
 /// A signal to a process group, or to all processes of a container, can end a rank before the
@@ -67,6 +70,47 @@ pub(crate) enum EarlyEndStep {
     Terminate(EndCause),
     /// Send SIGKILL to all ranks.
     Kill,
+}
+
+/// A step after SIGKILL of all ranks, for nodes that have not ended. A node may be frozen, or its carrier
+/// may not notice that the network is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastStep {
+    /// Completes the streams that are still open with the bytes written so far.
+    CutOff,
+    /// Asks the node's carrier to end.
+    HangUp,
+    /// Gives up the node, which is lost then.
+    GiveUp,
+}
+
+/// The steps after SIGKILL of all ranks: the next one, and when it is taken.
+#[derive(Debug, Default)]
+pub(crate) struct LastSteps(Option<(Instant, LastStep)>);
+
+impl LastSteps {
+    /// Notes that the ranks are sent SIGKILL at `now`.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        let first = now.checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
+        self.0 = self.0.or(first);
+    }
+
+    /// Returns when [`LastSteps::next_step`] is to be called.
+    pub(crate) fn next_time(&self) -> Option<Instant> {
+        self.0.map(|(time, _)| time)
+    }
+
+    /// Returns the next step if it is due at `now`, and assumes that it is taken.
+    pub(crate) fn next_step(&mut self, now: Instant) -> Option<LastStep> {
+        let (_, step) = self.0.take_if(|(time, _)| *time <= now)?;
+        let next = match step {
+            LastStep::CutOff => Some((OPEN_AFTER_KILL, LastStep::HangUp)),
+            LastStep::HangUp => Some((EXIT_AFTER_HANG_UP, LastStep::GiveUp)),
+            LastStep::GiveUp => None,
+        };
+        self.0 = next.and_then(|(wait, step)| Some((now.checked_add(wait)?, step)));
+        Some(step)
+    }
 }
 
 /// The decision whether and when a job is ended early.

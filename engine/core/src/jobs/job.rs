@@ -12,7 +12,7 @@ use std::time::Duration;
 use iof_capture::{ProcessId, SourceId};
 use iof_proto::{Channel, Channels, Rank};
 
-use crate::jobs::early_end::{EarlyEnd, EarlyEndPolicy};
+use crate::jobs::early_end::{EarlyEnd, EarlyEndPolicy, LastSteps};
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::NodeLost;
 use crate::jobs::status::{FirstFailure, JobStatus};
@@ -94,6 +94,7 @@ pub struct JobState {
     early_end_policy: EarlyEndPolicy,
     /// How the engine ended the job early.
     early_end: Option<EarlyEnd>,
+    last_steps: LastSteps,
     /// The ends of its ranks, in the order in which they were detected.
     endings: Vec<EndingEntry>,
 }
@@ -130,6 +131,7 @@ impl JobState {
             first_failure: FirstFailure::default(),
             early_end_policy: EarlyEndPolicy::never(),
             early_end: None,
+            last_steps: LastSteps::default(),
             endings: Vec::new(),
         }
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use iof_capture::{Signal, WindowSize};
 use iof_proto::{Channel, Failure, Rank, UntakenStdin};
 
+use crate::jobs::early_end::LastStep;
 use crate::jobs::exit::Exit;
 
 /// The number of a node among the nodes of its job.
@@ -79,6 +80,8 @@ pub enum NodeRequest<'a> {
     Signal(Signal),
     /// Sends a signal of a tool to these ranks.
     SignalRanks(Signal, &'a [Rank]),
+    /// Takes a step towards the end of a node whose ranks were sent SIGKILL.
+    End(LastStep),
     /// Changes the size of the ranks' terminals.
     Resize(WindowSize),
     /// Passes on a piece of stdin. The node answers once, with [`NodeReport::StdinTaken`].

@@ -106,8 +106,14 @@ impl Driven {
 
     /// Goes on as far as time, carriers and the handles of the edge allow.
     pub fn look(&mut self, driver: &mut EdgeDriver, now: Instant) {
-        if self.ends.state().link.is_closed() {
+        let mut state = self.ends.state();
+        let (is_closed, given_up) = (state.link.is_closed(), state.given_up.take());
+        drop(state);
+        if is_closed {
             self.ends.notify();
+        }
+        if let Some(broken) = given_up {
+            self.receiver.tell(NodeEvent::Lost { reason: "its agent does not answer".into(), broken });
         }
         self.search(driver, now);
         self.note_silence(driver, now);

@@ -13,9 +13,10 @@ use iof_nodes::{FrontEnd, ToAgent, ToFrontEnd, window};
 use super::{Launch, Starts};
 use crate::carrier::Carrier;
 use crate::driver::driven::Driven;
-use crate::driver::{DriverInbox, EdgeDriver};
+use crate::driver::{Command, DriverInbox, EdgeDriver};
 use crate::edge::{Edge, EdgeEnds, NodeEvent, NumberedEvent};
 use crate::error::RemoteStartError;
+use crate::follower::{FilesCallback, Follower};
 use crate::receiver;
 use crate::remote::Remote;
 
@@ -69,7 +70,7 @@ pub(super) struct AgentStarts<'a> {
     launch: &'a Launch<'a>,
     starts: &'a Starts,
     engine: &'a Arc<Engine>,
-    events: &'a Sender<NumberedEvent>,
+    events: Sender<NumberedEvent>,
     driver: Arc<DriverInbox>,
     began: Instant,
     step: StartStep,
@@ -92,7 +93,7 @@ impl<'a> AgentStarts<'a> {
         remote: &'a Arc<Remote>,
         (launch, starts): (&'a Launch<'a>, &'a Starts),
         engine: &'a Arc<Engine>,
-        events: &'a Sender<NumberedEvent>,
+        events: Sender<NumberedEvent>,
     ) -> Result<AgentStarts<'a>, RemoteStartError> {
         let count = remote.nodes.len();
         let driver = EdgeDriver::start(launch.carriers).map_err(RemoteStartError::Driver)?;
@@ -116,15 +117,17 @@ impl<'a> AgentStarts<'a> {
         })
     }
 
-    /// Blocks until all ranks run. Returns the events that arrived before, and concern those that were.
+    /// Blocks until all ranks run. The thread that drives the edges follows them then, from the events on
+    /// that arrived before and concern those that ran.
     ///
     /// # Errors
     /// As [`Launch::start`].
     pub(super) fn run(
         mut self,
-        queue: &Receiver<NumberedEvent>,
+        queue: Receiver<NumberedEvent>,
         is_interrupted: &mut dyn FnMut(&StartProgress<'_>) -> bool,
-    ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
+        files: FilesCallback,
+    ) -> Result<(), RemoteStartError> {
         let mut early = Vec::new();
         while !self.awaited.is_empty() {
             self.start_more(Instant::now())?;
@@ -142,7 +145,10 @@ impl<'a> AgentStarts<'a> {
                 Err(RecvTimeoutError::Disconnected) => return Err(RemoteStartError::NoAgents),
             }
         }
-        Ok(early)
+        let (remote, engine) = (Arc::clone(self.remote), Arc::downgrade(self.engine));
+        let follower = Follower::new(remote, (early, queue), engine, files);
+        self.driver.send(Command::Follow(Box::new(follower)));
+        Ok(())
     }
 
     /// Starts as many agents as may start at once.
@@ -156,7 +162,7 @@ impl<'a> AgentStarts<'a> {
             };
             let edge = self.start_edge(number, node)?;
             self.starting.insert(number);
-            if let Some(place) = self.remote.state().edges.get_mut(number) {
+            if let Some(place) = self.remote.edges().get_mut(number) {
                 *place = Some(edge);
             }
         }
@@ -202,9 +208,9 @@ impl<'a> AgentStarts<'a> {
         if *attempts >= MAX_ATTEMPTS || !self.starting.contains(&number) {
             return false;
         }
-        let mut state = self.remote.state();
-        let refused = state.edges.get_mut(number).and_then(|edge| edge.take_if(|edge| edge.was_refused()));
-        drop(state);
+        let mut edges = self.remote.edges();
+        let refused = edges.get_mut(number).and_then(|edge| edge.take_if(|edge| edge.was_refused()));
+        drop(edges);
         if refused.is_none() {
             return false;
         }
@@ -243,7 +249,7 @@ impl<'a> AgentStarts<'a> {
     /// Lets an agent that has greeted prepare the start of its ranks.
     fn prepare(&self, number: usize) -> Result<(), RemoteStartError> {
         let Some(node) = self.remote.nodes.get(number) else { return Ok(()) };
-        match self.remote.state().edges.get(number) {
+        match self.remote.edges().get(number) {
             Some(Some(edge)) => Ok(edge.prepare(self.starts.of_node(&node.ranks))?),
             _ => Ok(()),
         }

@@ -404,6 +404,7 @@ impl SimulatedEngine {
             HandleOp::DropPage(tool) => drop(self.memory.remove_tool(tool)),
             // Those for nodes are taken by `take_node_signals`.
             HandleOp::Announce(_)
+            | HandleOp::EndNode { .. }
             | HandleOp::Stdin { .. }
             | HandleOp::RemoveJob { .. }
             | HandleOp::HangUp(_)

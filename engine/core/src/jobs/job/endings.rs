@@ -6,9 +6,9 @@ use iof_capture::{Signal, SourceId};
 use iof_proto::Rank;
 
 use super::{EndingEntry, JobState, MpiPhase, RankState, Receivers};
-use crate::jobs::early_end::{EarlyEnd, EarlyEndStep};
+use crate::jobs::early_end::{EarlyEnd, EarlyEndStep, LastStep};
 use crate::jobs::exit::Exit;
-use crate::jobs::nodes::NodeLost;
+use crate::jobs::nodes::{NodeKey, NodeLost};
 
 /// The end of one rank.
 #[derive(Clone, Debug)]
@@ -51,6 +51,8 @@ pub(crate) struct EndSteps {
     /// Streams that are to be completed after
     /// [`OPEN_AFTER_KILL`](crate::jobs::early_end::OPEN_AFTER_KILL) if they are still open.
     pub finish: Vec<SourceId>,
+    /// Steps towards the end of nodes.
+    pub nodes: Vec<(NodeKey, LastStep)>,
 }
 
 impl JobState {
@@ -121,9 +123,12 @@ impl JobState {
         self.ranks().filter(|(_, state)| state.exit().is_none()).map(|(rank, _)| rank).collect()
     }
 
-    /// Notes that the embedder sends a signal to all ranks.
-    pub(crate) fn note_request(&mut self, signal: Signal) {
+    /// Notes that the embedder sends a signal to all ranks at `now`.
+    pub(crate) fn note_request(&mut self, signal: Signal, now: Instant) {
         self.early_end_policy.signalled(signal);
+        if signal == Signal::KILL {
+            self.last_steps.begin(now);
+        }
     }
 
     /// Notes that the job or tool has ended that had the engine start this job.
@@ -172,7 +177,8 @@ impl JobState {
     pub(crate) fn next_early_end(&self, now: Instant) -> Option<Instant> {
         // Ranks that are still being started would miss the signals.
         let can_end = self.started && !self.is_drained();
-        self.early_end_policy.next_time(now).filter(|_| can_end)
+        let last_step = self.last_steps.next_time().filter(|_| self.open_nodes().next().is_some());
+        self.early_end_policy.next_time(now).into_iter().chain(last_step).min().filter(|_| can_end)
     }
 
     /// Adds the steps of an early end that are due at `now` to `steps`, and notes that they are
@@ -192,8 +198,12 @@ impl JobState {
                 Some(EarlyEndStep::Kill) => {
                     steps.signals.push((Signal::KILL, self.signal(Signal::KILL, now, |_, _| true)));
                     steps.finish.extend(self.ranks.values().flat_map(RankState::streams).copied());
+                    self.last_steps.begin(now);
                 }
                 None => {}
+            }
+            if let Some(step) = self.last_steps.next_step(now) {
+                steps.nodes.extend(self.open_nodes().map(|node| ((self.run, node), step)));
             }
         }
     }
