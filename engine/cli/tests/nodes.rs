@@ -264,7 +264,8 @@ fn a_push_to_a_rank_without_open_stdin_is_refused_on_nodes_as_it_is_here() {
         let run = site.run_sh(&options, &format!("echo; : < {}", gate.path()));
         site.wait_for_bytes(1, "stdout", 1);
         let mut push = Process::start(site.iof("push").args(["--rank", "1"]));
-        push.stdin().write_all(b"x").unwrap();
+        // It may have been refused.
+        let _ = push.stdin().write_all(b"x");
         let done = push.finish();
         let told = "iof: nothing was pushed: rank 1: stdin was not left open (iof run --stdin-open ";
         assert!(done.code == 2 && done.stderr.starts_with(told), "{nodes:?}: {done:?}");

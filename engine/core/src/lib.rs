@@ -71,7 +71,8 @@ pub use ids::{
 };
 pub use input::Input;
 pub use jobs::early_end::{
-    EarlyEnd, EarlyEndPolicy, EndCause, LastStep, OPEN_AFTER_KILL, SAME_REQUEST, TIMEOUT_CODE,
+    EXIT_AFTER_HANG_UP, EarlyEnd, EarlyEndPolicy, EndCause, LastStep, OPEN_AFTER_KILL, SAME_REQUEST,
+    TIMEOUT_CODE,
 };
 pub use jobs::exit::{Exit, REQUEST_LIFETIME, REQUESTS_TO_END};
 pub use jobs::grace::GracePeriods;

@@ -313,6 +313,25 @@ fn a_node_that_refuses_stdin_or_ends_does_not_concern_the_ranks_of_another_one()
     }
 }
 
+#[test]
+fn a_push_that_waited_for_another_one_sends_nothing_to_a_node_that_has_ended() {
+    let fixture = start(&open_stdins());
+    let first = pushing(&fixture.engine, &push_to(procs(&[2])), b"x".to_vec());
+    assert!(matches!(fixture.next(), (B, Request::Stdin(..))));
+    let second = pushing(&fixture.engine, &push_to(procs(&[0, 2])), b"y".to_vec());
+    // It waits once a push to rank 1, which does not wait for it, is sent.
+    let other = pushing(&fixture.engine, &push_to(procs(&[1])), b"z".to_vec());
+    let (node, request) = fixture.next();
+    let Request::Stdin(call, ..) = request else { panic!("{request:?}") };
+    fixture.answer(node, call, Ok(Vec::new()));
+    assert_eq!(other.report().complete, 1);
+    fixture.end(&[B]);
+    let ended = [(2, 0, PartialCause::Closed)];
+    assert_eq!(partial(&first.report()), ended);
+    let (asked, report) = answer_all(&fixture, second);
+    assert_eq!((asked, report.complete, partial(&report)), ([Some(vec![Rank(0)])].into(), 1, ended.into()));
+}
+
 /// Answers requests for stdin until the push has ended. Returns the ranks that were sent it, `None` for
 /// all of a node.
 fn answer_all(fixture: &Fixture, pushing: Pushing) -> (BTreeSet<Option<Vec<Rank>>>, PushReport) {

@@ -117,39 +117,40 @@ impl Core {
         shares
     }
 
-    /// Answers for a node that has ended: no rank is left to read what it has not answered, nor what
-    /// follows.
+    /// Lets the ranks of a node that has ended leave all pushes, also those that send nothing at present.
     pub(crate) fn end_stdin_of(&mut self, node: NodeKey) {
         let taker = Some(node);
-        for push in self.stdin_calls.waiting_for(taker) {
-            self.stdin_answered(push, taker, Err(closed()));
-        }
         let takes = |push: &Push| push.elsewhere().is_some_and(|elsewhere| elsewhere.has_taker(taker));
-        let rest = self.pushes.iter().filter_map(|(id, push)| takes(push).then_some(id));
-        for push in rest.collect::<Vec<_>>() {
-            self.note_answer(push, taker, Err(closed()), false);
-        }
+        let with_taker = self.pushes.iter().filter_map(|(id, push)| takes(push).then_some(id));
+        let all: BTreeSet<PushId> = with_taker.chain(self.stdin_calls.waiting_for(taker)).collect();
+        // A push that goes on may let another one begin, which is not to send the node anything.
+        all.iter().for_each(|push| self.note_taken(*push, taker, Err(closed())));
+        all.into_iter().for_each(|push| self.piece_settled(push, taker));
     }
 
     /// Processes an answer for a piece.
     pub(crate) fn stdin_answered(&mut self, id: PushId, taker: StdinTaker, answer: StdinAnswer) {
-        let Some(is_last) = self.stdin_calls.answered(id, taker) else { return };
-        if is_last {
-            self.owes_no_more(Call::Stdin(id));
+        if self.stdin_calls.waits_for(id, taker) {
+            self.note_taken(id, taker, answer);
+            self.piece_settled(id, taker);
         }
-        self.note_answer(id, taker, answer, is_last);
     }
 
-    /// Notes what a receiver answers for a piece, as the last one if that is `is_last`.
-    fn note_answer(&mut self, id: PushId, taker: StdinTaker, answer: StdinAnswer, is_last: bool) {
+    /// Notes what a receiver has taken of the last piece.
+    fn note_taken(&mut self, id: PushId, taker: StdinTaker, answer: StdinAnswer) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
         let PieceAnswered { shut, paused } = push.piece_answered(taker, answer);
-        if is_last {
-            push.piece_over();
-        }
         self.jobs.shut_there(&shut);
         if let Some(source) = paused {
             self.set_stdin_flow(Some(source), true);
+        }
+    }
+
+    /// Goes on with a push for whose last piece a receiver is not waited for any more.
+    fn piece_settled(&mut self, id: PushId, taker: StdinTaker) {
+        if self.stdin_calls.answered(id, taker) {
+            self.owes_no_more(Call::Stdin(id));
+            self.pushes.get_mut(&id).map(Push::piece_over);
         }
         self.continue_push(id);
     }

@@ -21,9 +21,13 @@ impl StdinCalls {
     }
 
     /// Returns the pushes with a piece that `taker` has not answered.
-    pub(crate) fn waiting_for(&self, taker: StdinTaker) -> Vec<PushId> {
-        let calls = self.0.iter().filter(|(_, waiting)| waiting.contains(&taker));
-        calls.map(|(push, _)| *push).collect()
+    pub(crate) fn waiting_for(&self, taker: StdinTaker) -> impl Iterator<Item = PushId> {
+        self.0.iter().filter(move |(_, waiting)| waiting.contains(&taker)).map(|(push, _)| *push)
+    }
+
+    /// Returns whether `taker` has not answered a piece of a push.
+    pub(crate) fn waits_for(&self, push: PushId, taker: StdinTaker) -> bool {
+        self.0.get(&push).is_some_and(|waiting| waiting.contains(&taker))
     }
 
     /// Returns whether all pieces were answered.
@@ -31,17 +35,11 @@ impl StdinCalls {
         self.0.is_empty()
     }
 
-    /// Notes an answer. Returns whether it is the last one for its piece; `None` if it is not due.
-    pub(crate) fn answered(&mut self, push: PushId, taker: StdinTaker) -> Option<bool> {
-        let waiting = self.0.get_mut(&push)?;
-        if !waiting.remove(&taker) {
-            return None;
-        }
-        let is_last = waiting.is_empty();
-        if is_last {
-            self.0.remove(&push);
-        }
-        Some(is_last)
+    /// Notes that `taker` has answered. Returns whether that was the last answer for a piece.
+    pub(crate) fn answered(&mut self, push: PushId, taker: StdinTaker) -> bool {
+        let is_last =
+            self.0.get_mut(&push).is_some_and(|waiting| waiting.remove(&taker) && waiting.is_empty());
+        is_last && self.0.remove(&push).is_some()
     }
 }
 

@@ -8,6 +8,7 @@ mod agent;
 mod front;
 mod job;
 mod pipe;
+mod pusher;
 mod source;
 
 use std::collections::BTreeSet;
@@ -58,6 +59,8 @@ pub struct AgentsReport {
     pub replaced: u64,
     /// The bytes of output that arrived.
     pub bytes: u64,
+    /// The pushes of stdin that have ended.
+    pub pushes: u64,
     /// The frames that the front end received, and those that agents received.
     pub frames: (u64, u64),
     /// The time that the front end spent with frames.
@@ -147,7 +150,7 @@ impl World {
                 sources[0][1].limit = LINE * set.lines;
             }
             let exits = (0..set.ranks).map(|_| Exiting::random(&mut rng)).collect();
-            Agent::new(node * set.ranks, (sources, exits), set.is_linked)
+            Agent::new(node * set.ranks, (sources, exits), set.is_linked, Rng::new(rng.word()))
         });
         let agents = agents.collect();
         let front = Front::new(&set, &mut rng);
@@ -183,8 +186,7 @@ impl World {
                 self.paused_until = now + self.rng.below(200);
             }
         }
-        self.front.push_stdin(16);
-        self.front.follow_job((&mut self.rng, now));
+        self.front.follow_job(&mut self.agents, &mut self.pipes, (&mut self.rng, now));
         self.front.write(&mut self.pipes);
         let from = self.rng.index(self.agents.len());
         for number in (from..self.agents.len()).chain(0..from) {
@@ -233,7 +235,10 @@ impl World {
             kind => kind,
         };
         if kind == 3 {
-            self.agents[number].stopped_until = self.now + self.rng.below(300);
+            // A node that is frozen for long may be given up.
+            let is_long = self.rng.chance(64);
+            self.agents[number].stopped_until = self.now + self.rng.below(if is_long { 8000 } else { 300 });
+            self.blamed.extend(is_long.then_some(number));
             return;
         }
         if self.agents[number].is_gone || self.front.lost.contains(&number) {
@@ -263,7 +268,7 @@ impl World {
     /// Ends the job, and checks that every agent ends.
     fn finish(mut self) -> AgentsReport {
         assert!(self.front.lost.is_subset(&self.blamed), "a node is lost without a fault");
-        self.front.job.check_end();
+        self.front.job.check_end(&mut self.rng, &self.agents);
         for node in 0..self.agents.len() {
             self.front.send(node, &ToAgent::Close);
         }
@@ -281,6 +286,7 @@ impl World {
             lost: self.front.lost.len(),
             replaced: self.front.replaced,
             bytes: self.front.bytes,
+            pushes: self.front.job.pushes(),
             frames: (self.front.frames, self.agents.iter().map(|agent| agent.frames).sum()),
             spent: self.front.spent,
             front_peak: self.front.peak,

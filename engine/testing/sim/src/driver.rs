@@ -34,7 +34,7 @@ use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, Str
 pub use digest::Digest;
 use host::SignalCalls;
 pub use host::{CallToken, HostCall};
-pub use launcher::{MpiReport, NewJob, Output, OutputEnd, RankSignals, RankStdin};
+pub use launcher::{MpiReport, NewJob, Output, OutputEnd, RankSignals, RankStdin, SentToNode};
 pub use pushes::PushAnswer;
 use pushes::PushWatch;
 pub use reached::ReachedLimits;
@@ -402,7 +402,7 @@ impl SimulatedEngine {
             }
             HandleOp::DropInlet(push) => drop(self.memory.remove_inlet(push)),
             HandleOp::DropPage(tool) => drop(self.memory.remove_tool(tool)),
-            // Those for nodes are taken by `take_node_signals`.
+            // Those for nodes are taken by `take_sent_to_nodes`.
             HandleOp::Announce(_)
             | HandleOp::EndNode { .. }
             | HandleOp::Stdin { .. }

@@ -1,16 +1,17 @@
 //! An agent: what its threads do in one turn of the simulation.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use iof_core::StdinAnswer;
 use iof_nodes::limits::{MAX_CONTROL, MAX_KEPT, MAX_RECORD};
 use iof_nodes::{
     AgentEnd, AgentEvent, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StreamKey, ToAgent, ToFrontEnd,
 };
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, Failure, PartialCause, Rank, Status, UntakenStdin};
 use libc::{SIGKILL, SIGTERM};
 
 use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, SESSION, time};
-use super::source::{Source, bytes, written};
+use super::source::{Source, bytes, stdin_bytes, written};
 use crate::rng::Rng;
 
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
@@ -45,7 +46,8 @@ pub struct Agent {
     is_over: bool,
     pub is_gone: bool,
     pub stopped_until: u64,
-    pub stdin: u64,
+    stdin: Stdin,
+    rng: Rng,
     /// The rank from which each bundle goes on.
     cursors: [usize; 2],
     /// Speaks wrongly in its next turn.
@@ -59,13 +61,30 @@ pub struct Exiting {
     status: i32,
     is_requested: bool,
     ignores_sigterm: bool,
+    /// A stream stays open after SIGKILL until it is cut off.
+    leaves_child: bool,
     has_exited: bool,
+}
+
+/// The stdin of the ranks of a node.
+#[derive(Default)]
+struct Stdin {
+    /// The bytes that each rank has of each push, by its call.
+    taken: BTreeMap<(Rank, u64), u64>,
+    /// The bytes that have arrived of each push.
+    arrived: BTreeMap<u64, u64>,
+    closed: BTreeSet<Rank>,
+    /// The last push of each rank.
+    last: BTreeMap<Rank, u64>,
+    /// The answers that are sent in a later turn.
+    answers: Vec<(u64, u64, StdinAnswer)>,
 }
 
 impl Exiting {
     pub fn random(rng: &mut Rng) -> Exiting {
         let status = if rng.chance(8) { (1 + rng.below(3) as i32) << 8 } else { 0 };
-        Exiting { status, is_requested: false, ignores_sigterm: rng.chance(64), has_exited: false }
+        let (ignores_sigterm, leaves_child) = (rng.chance(64), rng.chance(64));
+        Exiting { status, is_requested: false, ignores_sigterm, leaves_child, has_exited: false }
     }
 }
 
@@ -80,6 +99,7 @@ impl Agent {
         first_rank: u32,
         (sources, exits): (Vec<[Source; 3]>, Vec<Exiting>),
         is_linked: bool,
+        rng: Rng,
     ) -> Agent {
         Agent {
             first_rank,
@@ -97,7 +117,8 @@ impl Agent {
             is_over: false,
             is_gone: false,
             stopped_until: 0,
-            stdin: 1,
+            stdin: Stdin::default(),
+            rng,
             cursors: [0; 2],
             is_wrong: false,
             frames: 0,
@@ -126,6 +147,9 @@ impl Agent {
         self.read_down(&mut pipes.down[number], now);
         if self.has_started {
             self.produce(now);
+            for (_, call, answer) in self.stdin.answers.extract_if(.., |(time, ..)| *time <= now) {
+                self.messages.push_back(ToFrontEnd::StdinTaken { call, answer });
+            }
         }
         self.write_up(&mut pipes.up[number]);
         self.edge.flush(&mut pipes.up[number]);
@@ -146,14 +170,14 @@ impl Agent {
                 continue;
             }
             match self.agent.receive(&frame).unwrap() {
-                AgentEvent::Message(message) => self.handle(message),
+                AgentEvent::Message(message) => self.handle(message, now),
                 AgentEvent::None | AgentEvent::Credit => {}
             }
         }
         self.decoder = decoder;
     }
 
-    fn handle(&mut self, message: ToAgent) {
+    fn handle(&mut self, message: ToAgent, now: u64) {
         match message {
             ToAgent::Start(_) => {
                 if self.is_linked {
@@ -168,13 +192,12 @@ impl Agent {
                 self.messages.push_back(ToFrontEnd::Started { pids });
             }
             ToAgent::Stdin { call, ranks, bytes } => {
-                assert_eq!(ranks, None);
-                assert_eq!(call, self.stdin, "stdin arrives once and in order");
-                assert!(bytes.iter().all(|byte| *byte == call as u8));
-                self.stdin += 1;
-                self.messages.push_back(ToFrontEnd::StdinTaken { call, answer: Ok(Vec::new()) });
+                let answer = self.take_stdin(call, ranks, &bytes);
+                let late = if self.rng.chance(64) { self.rng.below(100) } else { 0 };
+                self.stdin.answers.push((now + late, call, answer));
             }
             ToAgent::Signal { signal } => self.signal(signal),
+            ToAgent::CutOff => self.sources.iter_mut().flatten().for_each(|source| source.is_held = false),
             ToAgent::Close | ToAgent::HangUp => self.is_gone = true,
             _ => panic!("{message:?}"),
         }
@@ -185,11 +208,56 @@ impl Agent {
         assert!(self.starts, "no signal precedes the ranks");
         for (exit, sources) in self.exits.iter_mut().zip(&mut self.sources) {
             let ends = number == SIGKILL || (number == SIGTERM && !exit.ignores_sigterm);
+            if number == SIGKILL && std::mem::take(&mut exit.leaves_child) {
+                sources[1].is_held = true;
+            }
             if ends && !exit.has_exited && !exit.is_requested {
                 (exit.status, exit.is_requested) = (number, true);
                 sources.iter_mut().for_each(|source| source.limit = source.produced);
             }
         }
+    }
+
+    /// Gives the ranks a piece of stdin, which some of them do not take.
+    fn take_stdin(&mut self, call: u64, ranks: Option<Vec<Rank>>, bytes: &[u8]) -> StdinAnswer {
+        assert!(self.starts && !self.stdin.answers.iter().any(|(_, other, _)| *other == call));
+        let arrived = self.stdin.arrived.entry(call).or_default();
+        assert!(bytes == stdin_bytes(*arrived, bytes.len()), "the bytes of push {call} from {arrived} on");
+        *arrived += bytes.len() as u64;
+        if self.rng.below(100) == 0 {
+            return Err(Failure::new(Status::ERR_NOT_AVAILABLE, "no thread"));
+        }
+        let all = (self.first_rank..).map(Rank).take(self.sources.len());
+        let ranks = ranks.unwrap_or_else(|| all.collect());
+        let count = ranks.len();
+        let mut untaken = Vec::new();
+        for rank in ranks {
+            let has_exited = self.exits[(rank.0 - self.first_rank) as usize].has_exited;
+            let closes = !bytes.is_empty() && self.rng.below(60) == 0;
+            let delivered = match self.stdin.closed.contains(&rank) || has_exited {
+                true => 0,
+                false if closes => self.rng.index(bytes.len()),
+                false => bytes.len(),
+            };
+            if closes || has_exited || self.stdin.closed.contains(&rank) {
+                self.stdin.closed.insert(rank);
+                untaken.push(UntakenStdin { rank, delivered: delivered as u64, cause: PartialCause::Closed });
+            } else if bytes.is_empty() {
+                self.stdin.closed.insert(rank);
+            }
+            let last = self.stdin.last.insert(rank, call);
+            assert!(last <= Some(call), "pushes do not overtake each other");
+            *self.stdin.taken.entry((rank, call)).or_default() += delivered as u64;
+        }
+        match untaken.iter().all(|untaken| untaken.delivered == 0) && untaken.len() == count {
+            true => Err(Failure::new(Status::ERR_IOF_COMPLETE, "all have closed it")),
+            false => Ok(untaken),
+        }
+    }
+
+    /// Returns the number of bytes of a push that a rank has.
+    pub fn taken(&self, rank: Rank, call: u64) -> u64 {
+        self.stdin.taken.get(&(rank, call)).copied().unwrap_or_default()
     }
 
     /// Tells of the ranks whose streams have ended.
@@ -252,7 +320,7 @@ impl Agent {
                         .append_to(&mut batch);
                     source.sent += length as u64;
                 }
-                if source.sent == source.limit && !source.is_ended {
+                if source.sent == source.limit && !source.is_ended && !source.is_held {
                     source.is_ended = true;
                     let end = Frame::End { stream, produced: source.sent };
                     end.append_to(&mut batch);

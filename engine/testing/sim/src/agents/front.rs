@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use iof_core::{Exit, NodeLost, NodeReport};
+use iof_core::{Exit, LastStep, NodeId, NodeLost, NodeReport};
 use iof_nodes::{
     Frame, FrameDecoder, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StreamKey, ToAgent, ToFrontEnd,
     window,
@@ -17,10 +17,8 @@ use super::agent::{Agent, Pipes};
 use super::job::FrontJob;
 use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, time};
 use super::source::bytes;
+use crate::driver::SentToNode;
 use crate::rng::Rng;
-
-/// The bytes of a piece of stdin.
-const PIECE: usize = 16 << 10;
 
 /// One edge of the front end.
 struct Edge {
@@ -64,8 +62,6 @@ pub struct Front {
     pub lost: BTreeSet<usize>,
     /// The number of carriers that replaced others.
     pub replaced: u64,
-    /// The piece of stdin that is under way, and the nodes that have not answered.
-    pub stdin: (u64, BTreeSet<usize>),
     /// The delays of lone lines, in turns.
     pub delays: Vec<u64>,
     pub peak: u64,
@@ -104,7 +100,6 @@ impl Front {
             open: (0..nodes).collect(),
             lost: BTreeSet::new(),
             replaced: 0,
-            stdin: (0, BTreeSet::new()),
             delays: Vec::new(),
             peak: 0,
             bytes: 0,
@@ -218,15 +213,12 @@ impl Front {
                     self.arrived.entry(StreamKey { rank, channel }).or_default().told = produced;
                 }
             }
-            FrontEvent::Message(ToFrontEnd::StdinTaken { call, .. }) => {
-                let is_due = call == self.stdin.0 && self.stdin.1.remove(&node);
-                assert!(is_due || !self.open.contains(&node));
+            FrontEvent::Message(ToFrontEnd::StdinTaken { call, answer }) => {
+                self.job.report(node, NodeReport::StdinTaken { call, answer });
             }
             FrontEvent::Message(ToFrontEnd::Over { cut_off }) => {
                 assert!(self.open.remove(&node));
                 self.job.report(node, NodeReport::Over { cut_off });
-                // Its ranks read no more.
-                self.stdin.1.remove(&node);
                 self.check_whole(&agents[node]);
             }
             FrontEvent::Message(_) => {}
@@ -268,7 +260,6 @@ impl Front {
         pipes.down[node].end();
         let Some(broken) = self.edges[node].front.cut() else { return };
         assert!(self.open.remove(&node) && self.lost.insert(node));
-        self.stdin.1.remove(&node);
         let lost = NodeLost {
             host: node.to_string(),
             reason: "a fault".into(),
@@ -319,25 +310,24 @@ impl Front {
         }
     }
 
-    /// Lets time pass for the engine, which may end the job early, and the user signal it.
-    pub fn follow_job(&mut self, (rng, now): (&mut Rng, u64)) {
-        for (signal, node) in self.job.turn(rng, now) {
-            self.send(node, &ToAgent::Signal { signal: signal.number() });
-        }
-    }
-
-    /// Sends the next piece of stdin to all nodes when all have answered.
-    pub fn push_stdin(&mut self, pieces: u64) {
-        let (call, missing) = &self.stdin;
-        if self.started < self.nodes || !missing.is_empty() || call + 1 >= pieces {
-            return;
-        }
-        let call = call + 1;
-        self.stdin = (call, self.open.clone());
-        for node in self.open.clone() {
-            self.edges[node].front.note_call(call);
-            let bytes = vec![call as u8; PIECE];
-            self.send(node, &ToAgent::Stdin { call, ranks: None, bytes });
+    /// Lets time pass for the engine, and carries out what it sends to the nodes.
+    pub fn follow_job(&mut self, agents: &mut [Agent], pipes: &mut Pipes, (rng, now): (&mut Rng, u64)) {
+        for (NodeId(node), sent) in self.job.turn((rng, now), agents) {
+            match sent {
+                SentToNode::Signal(signal, _) => {
+                    self.send(node, &ToAgent::Signal { signal: signal.number() });
+                }
+                SentToNode::Stdin { call, ranks, bytes } => {
+                    self.edges[node].front.note_call(call);
+                    self.send(node, &ToAgent::Stdin { call, ranks, bytes });
+                }
+                SentToNode::End(LastStep::CutOff) => self.send(node, &ToAgent::CutOff),
+                SentToNode::End(LastStep::HangUp) => {
+                    self.send(node, &ToAgent::HangUp);
+                    self.edges[node].end.link.close();
+                }
+                SentToNode::End(LastStep::GiveUp) => self.end_edge(node, agents, pipes),
+            }
         }
     }
 }

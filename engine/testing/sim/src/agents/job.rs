@@ -1,16 +1,21 @@
 //! The job of the front end: the real core follows its ranks, which all run on other nodes. A model
 //! of its status checks it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use iof_capture::Signal;
-use iof_core::{Buffering, EndCause, Exit, Node, NodeId, NodeReport, StreamOptions};
+use iof_core::{
+    Buffering, EXIT_AFTER_HANG_UP, EndCause, Exit, LastStep, Node, NodeId, NodeReport, OPEN_AFTER_KILL,
+    StreamOptions,
+};
 use iof_proto::{Directives, KillOnBadExit, Nspace, Rank};
 use iof_shm_ring::{MAX_SLOTS, Policy, bell};
 
 use super::NodeSet;
-use crate::driver::{Limits, NewJob, Setting, SimulatedEngine};
+use super::agent::Agent;
+use super::pusher::Pusher;
+use crate::driver::{Limits, NewJob, SentToNode, Setting, SimulatedEngine};
 use crate::rng::Rng;
 
 /// The time of a turn.
@@ -36,6 +41,13 @@ pub struct FrontJob {
     due: Option<Rank>,
     /// Signals that the engine has sent on its own.
     sent: Vec<Signal>,
+    /// The tool that pushes stdin.
+    pusher: Pusher,
+    /// What the engine has sent to nodes and is not carried out.
+    outbox: Vec<(NodeId, SentToNode)>,
+    /// The turn of the first SIGKILL, and the steps that were taken since.
+    killed: Option<u64>,
+    steps: Vec<LastStep>,
     /// The job has ended, or does not start because it has lost a node.
     is_over: bool,
 }
@@ -69,7 +81,8 @@ impl FrontJob {
         let ranks = |node: u32| (node * set.ranks..(node + 1) * set.ranks).map(Rank);
         let nodes = (0..set.nodes).map(|node| Node { host: node.to_string(), ranks: ranks(node).collect() });
         let run = engine.begin(&new, &nodes.collect::<Vec<_>>()).unwrap();
-        assert!(engine.take_node_signals().is_empty());
+        let pusher = Pusher::new(&mut engine, &nspace, (set.nodes * set.ranks, set.ranks));
+        assert!(engine.take_sent_to_nodes().is_empty());
         FrontJob {
             engine,
             nspace,
@@ -84,6 +97,10 @@ impl FrontJob {
             is_asked: false,
             due: None,
             sent: Vec::new(),
+            pusher,
+            outbox: Vec::new(),
+            killed: None,
+            steps: Vec::new(),
             is_over: false,
         }
     }
@@ -111,9 +128,17 @@ impl FrontJob {
                 }
             }
             NodeReport::Over { .. } => drop(self.open.remove(&node)),
+            NodeReport::StdinTaken { call, answer } if self.open.contains(&node) => {
+                self.pusher.note_answer(*call, node, answer);
+            }
             NodeReport::StdinTaken { .. } => {}
         }
+        if !self.open.contains(&node) {
+            self.pusher.note_end(node);
+        }
         self.engine.report_node(&self.nspace, self.run, NodeId(node), report);
+        self.pusher.record(&mut self.engine);
+        self.collect();
     }
 
     fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, ends_job: bool) {
@@ -126,50 +151,104 @@ impl FrontJob {
         }
     }
 
-    /// Lets time pass. Returns the signals for nodes: those of an early end, and of the user.
-    pub fn turn(&mut self, rng: &mut Rng, now: u64) -> Vec<(Signal, usize)> {
+    /// Takes what the engine has sent to nodes, and checks it.
+    fn collect(&mut self) {
+        for (node, sent) in self.engine.take_sent_to_nodes() {
+            assert!(self.open.contains(&node.0), "{sent:?} for node {node:?}, which has ended");
+            if let SentToNode::Stdin { call, ranks, bytes } = &sent {
+                self.pusher.note_piece(*call, node.0, ranks.as_deref(), bytes.len() as u64);
+            }
+            self.outbox.push((node, sent));
+        }
+    }
+
+    /// Lets time pass. Returns what is sent to nodes: by the engine, and signals of the user.
+    pub fn turn(&mut self, (rng, now): (&mut Rng, u64), agents: &[Agent]) -> Vec<(NodeId, SentToNode)> {
         if self.is_over {
             return Vec::new();
         }
+        self.pusher.turn(&mut self.engine, rng, agents);
+        self.collect();
         let is_started = self.started == self.nodes;
         self.engine.set_time(self.began + TURN * now as u32);
-        let signals = self.engine.take_node_signals();
+        let of_time = self.outbox.len();
+        self.collect();
         let early_end = self.engine.status(&self.nspace).unwrap().early_end;
         assert!(is_started || early_end.is_none(), "a job ends early once all nodes run their ranks");
         if let Some(rank) = self.due.filter(|_| is_started && !self.running.is_empty()) {
             let end = early_end.as_ref().expect("a failure ends the job");
             assert!(end.cause == EndCause::BadExit(rank) || end.cause == EndCause::Timeout, "{end:?}");
         }
-        for (signal, ..) in &signals {
-            if self.sent.last() != Some(signal) {
-                self.sent.push(*signal);
+        let mut steps = BTreeMap::<usize, Vec<LastStep>>::new();
+        for (node, sent) in &self.outbox[of_time..] {
+            match sent {
+                SentToNode::Signal(signal, ranks) => {
+                    self.check(ranks);
+                    if self.sent.last() != Some(signal) {
+                        self.sent.push(*signal);
+                    }
+                }
+                SentToNode::End(step) => steps.entry(node.0).or_default().push(*step),
+                SentToNode::Stdin { .. } => {}
             }
         }
         let order = [Signal::TERM, Signal::CONT, Signal::KILL];
         assert!(order.starts_with(&self.sent));
         assert!(self.open.is_empty() || early_end.is_some() != self.sent.is_empty());
-        let mut to_send: Vec<(Signal, usize)> =
-            signals.into_iter().map(|(signal, node, ranks)| self.check(signal, node, &ranks)).collect();
+        self.check_steps(now, &steps);
         if is_started && rng.below(500) == 0 {
             let signal = rng.pick(&[Signal::TERM, Signal::USR1, Signal::KILL]);
-            let sent = self.engine.signal_nodes(&self.nspace, self.run, signal);
-            to_send.extend(sent.into_iter().map(|(node, ranks)| self.check(signal, node, &ranks)));
+            for (node, ranks) in self.engine.signal_nodes(&self.nspace, self.run, signal) {
+                self.check(&ranks);
+                assert!(self.open.contains(&node.0));
+                self.outbox.push((node, SentToNode::Signal(signal, ranks)));
+            }
         }
-        self.is_asked |= to_send.iter().any(|(signal, _)| *signal == Signal::TERM);
-        to_send
+        for (_, sent) in &self.outbox {
+            if let SentToNode::Signal(signal, _) = sent {
+                self.is_asked |= *signal == Signal::TERM;
+                if *signal == Signal::KILL {
+                    self.killed.get_or_insert(now);
+                }
+            }
+        }
+        std::mem::take(&mut self.outbox)
     }
 
-    /// Checks that a signal is for a node whose ranks run, and for those that have not exited.
-    fn check(&self, signal: Signal, NodeId(node): NodeId, ranks: &[Rank]) -> (Signal, usize) {
-        assert!(self.open.contains(&node) && ranks.iter().all(|rank| self.running.contains(rank)));
-        (signal, node)
+    /// Checks that the steps after SIGKILL are taken in time, each for all nodes that have not ended.
+    fn check_steps(&mut self, now: u64, steps: &BTreeMap<usize, Vec<LastStep>>) {
+        let turns = |time: Duration| time.div_duration_f64(TURN) as u64;
+        let cut_off = turns(OPEN_AFTER_KILL);
+        let give_up = 2 * cut_off + turns(EXIT_AFTER_HANG_UP);
+        let times =
+            [(cut_off, LastStep::CutOff), (2 * cut_off, LastStep::HangUp), (give_up, LastStep::GiveUp)];
+        let since = self.killed.map_or(0, |killed| now - killed);
+        let due: Vec<LastStep> =
+            times.iter().filter(|(time, _)| *time <= since).map(|(_, step)| *step).collect();
+        let new = due[self.steps.len().min(due.len())..].to_vec();
+        for node in &self.open {
+            assert_eq!(steps.get(node).map_or(&[][..], Vec::as_slice), new, "the last steps for node {node}");
+        }
+        self.steps = due;
+    }
+
+    /// Returns the number of pushes that have ended.
+    pub fn pushes(&self) -> u64 {
+        self.pusher.over
+    }
+
+    /// Checks that a signal is for ranks that have not exited.
+    fn check(&self, ranks: &[Rank]) {
+        assert!(ranks.iter().all(|rank| self.running.contains(rank)));
     }
 
     /// Ends the job, and checks its status.
-    pub fn check_end(&mut self) {
+    pub fn check_end(&mut self, rng: &mut Rng, agents: &[Agent]) {
         if self.is_over {
             return;
         }
+        self.pusher.check_end(&mut self.engine, rng, agents);
+        self.collect();
         self.is_over = true;
         assert!(self.running.is_empty() && self.open.is_empty() && self.engine.has_exited(&self.nspace));
         let requested = |wanted: bool| self.failures.iter().filter(move |(.., was)| *was == wanted);

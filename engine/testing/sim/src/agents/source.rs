@@ -17,6 +17,8 @@ pub struct Source {
     /// What the rank writes in all, lost bytes included.
     pub limit: u64,
     pub is_ended: bool,
+    /// Another process keeps it open until it is cut off.
+    pub is_held: bool,
     /// When the first byte that waits was written.
     pub since: u64,
 }
@@ -44,4 +46,11 @@ pub fn written(channel: usize, now: u64) -> u64 {
 pub fn bytes(stream: StreamKey, offset: u64, length: usize) -> Vec<u8> {
     let salt = (stream.rank.0 as u8).wrapping_mul(31) ^ (stream.channel as u8) << 6;
     (offset..offset + length as u64).map(|offset| (offset as u8) ^ ((offset >> 8) as u8) ^ salt).collect()
+}
+
+/// Returns the bytes of each push from an offset on.
+pub fn stdin_bytes(offset: u64, length: usize) -> Vec<u8> {
+    (offset..offset + length as u64)
+        .map(|offset| (offset as u8).wrapping_mul(3) ^ ((offset >> 8) as u8))
+        .collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_core::{
     DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState, JobStatus,
-    Launching, MpiEvent, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
+    LastStep, Launching, MpiEvent, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
 };
 use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
@@ -65,6 +65,20 @@ pub enum MpiReport {
     Aborted(i32),
 }
 
+/// What the engine sends to another node.
+#[allow(missing_docs, reason = "as in `NodeRequest`")]
+#[derive(Clone, Debug)]
+pub enum SentToNode {
+    /// A signal, with the ranks that have not exited.
+    Signal(Signal, Vec<Rank>),
+    Stdin {
+        call: u64,
+        ranks: Option<Vec<Rank>>,
+        bytes: Vec<u8>,
+    },
+    End(LastStep),
+}
+
 /// Output of a remote rank.
 #[derive(Clone, Debug)]
 pub struct Output {
@@ -104,13 +118,17 @@ impl SimulatedEngine {
     pub fn begin(&mut self, new: &NewJob, nodes: &[Node]) -> Option<u64> {
         let NewJob { nspace, ranks, elsewhere, grace, timeout, kill_on_bad_exit, directives } = new;
         let kill_wait = Duration::from_secs(1);
+        let launching = || match nodes {
+            [] => Launching::default(),
+            _ => Launching { stdin: StdinAccess::All, ..Launching::default() },
+        };
         let new = iof_core::NewJob {
             nspace,
             grace: *grace,
             early_end_policy: EarlyEndPolicy::new(*kill_on_bad_exit, kill_wait, *timeout, self.now),
             directives,
             elsewhere: *elsewhere,
-            launching: (0..*ranks).map(|rank| (Rank(rank), Launching::default())).collect(),
+            launching: (0..*ranks).map(|rank| (Rank(rank), launching())).collect(),
             nodes,
         };
         Some(self.core.begin_job(new)?.run)
@@ -249,16 +267,27 @@ impl SimulatedEngine {
         there.into_iter().map(|((_, node), ranks)| (node, ranks)).collect()
     }
 
-    /// Returns the signals to ranks on other nodes that the engine has sent on its own since the last
-    /// call.
-    pub fn take_node_signals(&mut self) -> Vec<(Signal, NodeId, Vec<Rank>)> {
-        let mut signals = Vec::new();
+    /// Returns what the engine has sent to other nodes on its own since the last call.
+    pub fn take_sent_to_nodes(&mut self) -> Vec<(NodeId, SentToNode)> {
+        let mut sent = Vec::new();
         for op in self.core.take_handle_ops() {
-            if let HandleOp::Signal { receivers, signal, .. } = op {
-                signals.extend(receivers.there.into_iter().map(|((_, node), ranks)| (signal, node, ranks)));
+            match op {
+                HandleOp::Signal { receivers, signal, .. } => {
+                    let there = receivers.there.into_iter();
+                    sent.extend(there.map(|((_, node), ranks)| (node, SentToNode::Signal(signal, ranks))));
+                }
+                HandleOp::Stdin { push, nodes, piece } => {
+                    let bytes = self.memory.copy(push, piece);
+                    sent.extend(nodes.into_iter().map(|((_, node), ranks)| {
+                        let ranks = ranks.map(|ranks| ranks.to_vec());
+                        (node, SentToNode::Stdin { call: push.0, ranks, bytes: bytes.clone() })
+                    }));
+                }
+                HandleOp::EndNode { node: (_, node), step } => sent.push((node, SentToNode::End(step))),
+                op => drop(self.perform(op)),
             }
         }
-        signals
+        sent
     }
 
     /// Handles a report of another node of a job.
