@@ -52,7 +52,7 @@ impl QuotaLimits {
     }
 }
 
-/// Something that a client holds. [`Quotas::give_back`] consumes it. It must not be dropped before.
+/// Something that a client holds. `Quotas::give_back` consumes it. It must not be dropped before.
 #[must_use = "a charge is given back with what was charged"]
 #[derive(Debug)]
 pub struct Charge {
