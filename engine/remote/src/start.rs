@@ -190,7 +190,9 @@ impl Remote {
         if self.nodes.len() > MAX_NODES {
             return Err(RemoteStartError::Nodes { nodes: self.nodes.len(), limit: MAX_NODES });
         }
-        if spec.pmix_tools.is_some() || !matches!(spec.mpi, Mpi::None | Mpi::Auto) || needs_mpi(spec) {
+        let has_mpi_values =
+            spec.pmix_tools.is_some() || spec.parent.is_some() || !spec.pmi_values.is_empty();
+        if has_mpi_values || !matches!(spec.mpi, Mpi::None | Mpi::Auto) || needs_mpi(spec) {
             return Err(RemoteStartError::Mpi);
         }
         if spec.directives.forward.is_some() {

@@ -244,11 +244,18 @@ fn check_field(field: &str) {
             spec.pmix_tools = (field == "pmix_tools").then(|| "iof".into());
             return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
         }
+        "parent" | "pmi_values" => {
+            let parent = Proc { nspace: Nspace::new("parent").unwrap(), rank: Rank(0) };
+            spec.parent = (field == "parent").then_some(parent);
+            spec.pmi_values = [("key".into(), "value".into())].into();
+            return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
+        }
         "local" | "elsewhere" => {
             (spec.local, spec.elsewhere) = (Some([Rank(1)].into()), true);
             return assert_eq!(run(&spec, true).unwrap(), default, "the nodes determine {field}");
         }
-        // The tests of `iof run` compare what these do.
+        // `nodes_options` of the command compares the last two, `on_nodes` of the engine the first one.
+        // Readers wait for the ends of lines by the second one, which `lines` of the command tests.
         "own_stdin" | "interactions" | "binding" | "hide_launcher" => return,
         field => panic!("{field} is not checked"),
     }
