@@ -96,6 +96,12 @@ impl RunningJob<'_> {
             }
             self.check_outputs();
         }
+        // Of several nodes that are lost at the end, each is told.
+        for event in self.base.event_queue.try_iter().collect::<Vec<_>>() {
+            if let JobEvent::Ending(ending @ Ending::NodeLost(_)) = event {
+                self.report_ending(ending);
+            }
+        }
         let failed = self.course.suspects.take_all();
         self.report_exits(failed);
         self.print_held();
