@@ -73,11 +73,11 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
         while let Ok(Some(frame)) = to_front.decode() {
             pass_to_link(&mut link, &frame, bytes.len());
             match front.receive(&frame, now) {
-                Ok(FrontEvent::Record { stream, bytes, .. }) => {
+                Ok(FrontEvent::Output(Frame::Record { stream, bytes, .. })) => {
                     delivered += bytes.len() as u64;
                     front.taken(stream.channel, bytes.len());
                 }
-                Ok(FrontEvent::Gap { lost: more, .. }) => lost = lost.saturating_add(more),
+                Ok(FrontEvent::Output(Frame::Gap { lost: more, .. })) => lost = lost.saturating_add(more),
                 Ok(_) => {}
                 Err(_) => {
                     front.cut();
