@@ -142,6 +142,10 @@ impl Driven {
         }
         // What has arrived while this process stood still ends the silence.
         self.read(driver, now);
+        if !matches!(self.phase, Phase::Receiving) {
+            // It was the end of the carrier, which has a reason of its own.
+            return;
+        }
         match self.silence.step(now) {
             Some(SilenceStep::Tell(length)) => self.receiver.tell(NodeEvent::Silent(length)),
             Some(SilenceStep::GiveUp(length)) => {
