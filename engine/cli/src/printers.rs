@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam::channel::{Receiver, unbounded};
 use iof_capture::find_program;
 use iof_engine::{App, JobSpec};
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
@@ -66,7 +67,7 @@ impl AttachedOutputs<'_> {
 
     /// Creates the directories of files, so that an unusable path is an error before anything is
     /// written. Adds what this creates to `new`.
-    pub fn create_directories(&self, new: &mut NewFiles) -> Result<(), Failure> {
+    fn create_directories(&self, new: &mut NewFiles) -> Result<(), Failure> {
         let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
         self.0.iter().try_for_each(|(_, target)| match &target.destination {
             Destination::Files(files) => files.prepare(new).map_err(no_directory),
@@ -132,6 +133,21 @@ impl AttachedOutputs<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Creates the directories of files, and starts the printers. Returns their reports, each once its
+    /// printer has ended.
+    pub fn write(self) -> Result<Receiver<Result<PrintReport, Failure>>, Failure> {
+        let mut new_files = NewFiles::default();
+        self.create_directories(&mut new_files)?;
+        let writers = self.start()?;
+        new_files.keep();
+        let (done, reports) = unbounded();
+        for writer in writers {
+            let done = done.clone();
+            writer.watch(move |report| drop(done.send(report)))?;
+        }
+        Ok(reports)
     }
 
     /// Starts the printers.

@@ -3,8 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
-use crossbeam::channel::unbounded;
-use iof_output::{NewFiles, PrintReport};
+use iof_output::PrintReport;
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::JobInfo;
 use iof_proto::{Channels, Nspace, Proc, Rank};
@@ -35,19 +34,9 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     if is_one_rank {
         attached.expect_one_rank();
     }
-    let mut new_files = NewFiles::default();
-    attached.create_directories(&mut new_files)?;
-    let writers = attached.start()?;
-    new_files.keep();
-    let (done, received) = unbounded();
-    for writer in writers {
-        let done = done.clone();
-        writer.watch(move |report| drop(done.send(report)))?;
-    }
-    drop(done);
     let mut all = PrintReport::default();
     // The first failure ends the command.
-    for report in received {
+    for report in attached.write()? {
         let report = report?;
         all.broken = all.broken.saturating_add(report.broken);
         all.broken_bytes = all.broken_bytes.saturating_add(report.broken_bytes);

@@ -3,8 +3,7 @@
 use std::env;
 use std::process::ExitCode;
 
-use crossbeam::channel::unbounded;
-use iof_output::{NewFiles, PrintReport};
+use iof_output::PrintReport;
 use iof_proto::{Channels, Nspace, Proc, Spawn};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
@@ -48,18 +47,8 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         spawner = Some(first);
         Ok(pulled)
     })?;
-    let mut new_files = NewFiles::default();
-    attached.create_directories(&mut new_files)?;
-    let writers = attached.start()?;
-    new_files.keep();
-    let (done, received) = unbounded();
-    for writer in writers {
-        let done = done.clone();
-        writer.watch(move |report| drop(done.send(report)))?;
-    }
-    drop(done);
     let mut sum = PrintReport::default();
-    received.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
+    attached.write()?.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
     exit_code(spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?)
 }
 
