@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use iof_capture::TargetId;
-use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Quota, Rank, Status, StdinUnavailable};
+use iof_proto::ranges::ranges;
+use iof_proto::{Failure, Info, Proc, PushDirectives, Quota, Rank, Status, StdinUnavailable};
 
 use crate::Core;
 use crate::client::Payer;
@@ -170,36 +171,24 @@ pub(crate) fn refusal(unavailable: &BTreeMap<Proc, StdinUnavailable>) -> Failure
 
 /// Formats ranks as "rank 1" or "ranks 1,3-5", with the job's name if there are several jobs.
 fn names(procs: &[&Proc]) -> String {
-    let mut text = String::from(if procs.len() == 1 { "rank " } else { "ranks " });
-    let jobs: BTreeSet<&Nspace> = procs.iter().map(|proc| &proc.nspace).collect();
-    let mut runs: Vec<(&Nspace, Rank, Rank)> = Vec::new();
-    for proc in procs {
-        match runs.last_mut() {
-            Some((job, _, last)) if *job == &proc.nspace && last.0.checked_add(1) == Some(proc.rank.0) => {
-                *last = proc.rank;
-            }
-            _ => runs.push((&proc.nspace, proc.rank, proc.rank)),
-        }
-    }
-    for (number, (job, first, last)) in runs.iter().take(MAX_LISTED_RANGES).enumerate() {
-        if number > 0 {
-            text.push(',');
-        }
-        let _ = match (first == last, jobs.len() > 1) {
-            (true, false) => write!(text, "{first}"),
-            (false, false) => write!(text, "{first}-{last}"),
-            (true, true) => write!(text, "{first} of {job}"),
-            (false, true) => write!(text, "{first}-{last} of {job}"),
-        };
-    }
-    if runs.len() > MAX_LISTED_RANGES {
-        text.push_str(" and others");
-    }
-    text
+    let jobs = || procs.chunk_by(|one, other| one.nspace == other.nspace);
+    let has_several = jobs().count() > 1;
+    let of_job = |procs: &[&Proc]| {
+        let job = procs.first().filter(|_| has_several).map(|proc| format!(" of {}", proc.nspace));
+        let job = job.unwrap_or_default();
+        ranges(procs.iter().map(|proc| &proc.rank)).into_iter().map(move |range| range + &job)
+    };
+    let mut parts: Vec<String> = jobs().flat_map(of_job).collect();
+    let others = if parts.len() > MAX_LISTED_RANGES { " and others" } else { "" };
+    parts.truncate(MAX_LISTED_RANGES);
+    let noun = if procs.len() == 1 { "rank" } else { "ranks" };
+    format!("{noun} {}{others}", parts.join(","))
 }
 
 #[cfg(test)]
 mod tests {
+    use iof_proto::Nspace;
+
     use super::*;
 
     fn proc(job: &str, rank: u32) -> Proc {
