@@ -46,6 +46,10 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--host-env", "A,B", "true"], "expected the name of one variable"),
         (&["run", "--host-env", "A", "true"], "--host-env needs nodes: write --hosts or --hostfile"),
         (
+            &["run", "--start-timeout", "5", "true"],
+            "--start-timeout needs nodes: write --hosts or --hostfile",
+        ),
+        (
             &["run", "--hosts", "a,b", "--tree", "2", "true"],
             "unsupported option '--tree': trees of agents were removed, iof run starts all agents itself: leave it out",
         ),

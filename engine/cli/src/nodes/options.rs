@@ -69,12 +69,11 @@ pub struct NodeArgs {
     /// hangs. After 5 s, a line names the nodes that are waited for. In seconds, with suffix ms, s, m
     /// or h, or as MINUTES:SECONDS.
     #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = timeout)]
-    #[arg(default_value = "60", hide_default_value = true)]
     start_timeout: Option<Duration>,
 
     /// Give up a node that is silent for this time
     ///
-    /// Each node reports once a second. If nothing arrives from one for 30 s, a line tells so. Its ranks
+    /// Each node reports once a second. If nothing arrives from one for 30 s, a line names it. Its ranks
     /// count as lost after this time, also if it only stood still. In seconds, with suffix ms, s, m or
     /// h, or as MINUTES:SECONDS. By default, such a node is waited for.
     #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = node_timeout)]
@@ -106,7 +105,7 @@ impl NodeArgs {
     /// Sets the limits for nodes that do not answer.
     pub fn limit(&self, launch: &mut Launch<'_>) {
         launch.node_timeout = self.node_timeout;
-        launch.start_timeout = self.start_timeout;
+        launch.start_timeout = self.start_timeout.or(launch.start_timeout);
         launch.starts = self.starts.unwrap_or(launch.starts);
     }
 
@@ -153,6 +152,7 @@ impl NodeArgs {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
+                ("--start-timeout", self.start_timeout.is_some()),
                 ("--starts", self.starts.is_some()),
                 ("--node-timeout", self.node_timeout.is_some()),
                 ("--reattach", self.reattach.is_some()),
