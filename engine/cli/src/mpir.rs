@@ -61,7 +61,7 @@ extern "C" fn MPIR_Breakpoint() {
     black_box(());
 }
 
-/// Fills the table with the ranks of the command's job, all of which were started, and stops at
+/// Fills the table with the ranks of the command's job, which are all started, and stops at
 /// [`MPIR_Breakpoint`] if a debugger waits there. The table stays until the process ends. A rank
 /// that is not on one of `nodes` runs on this node.
 pub fn publish_processes(job: &Job, apps: &[App], nodes: &[Node]) {

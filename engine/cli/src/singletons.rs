@@ -32,7 +32,7 @@ const LOOKS: [Duration; 6] = [
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOKS_AGAIN: usize = 500;
 /// The largest number of ranks that are looked at, and of processes of each: a rank with its
-/// children, of which a shell has some.
+/// children, such as those of a shell.
 const MAX_WATCHED_RANKS: usize = 8;
 const MAX_WATCHED_PROCESSES: usize = 8;
 /// The number of ranks that are alone from which on the job is ended. One may be a tool of its own.
@@ -128,7 +128,7 @@ pub fn watch_for_singletons(
     })
 }
 
-/// What a user can do if a job was not meant to be one of MPI.
+/// The remedy for a job that was not meant to be one of MPI.
 const INTENT: &str = ", or --mpi none if ranks are to be alone";
 
 /// A rank with a library that its job does not serve.

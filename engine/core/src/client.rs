@@ -58,7 +58,7 @@ pub struct Client {
     pub process: ClientProcess,
     /// The name that a tool has chosen, or that of a rank.
     pub name: Arc<str>,
-    /// Whether it is the embedder or a tool of it, to which fewer limits apply.
+    /// `true` for the embedder and its own tools, to which fewer limits apply.
     pub own: bool,
     /// The process of a job that it is, if it is a rank.
     pub rank: Option<Proc>,

@@ -149,7 +149,7 @@ pub struct Core {
     pub pulls_by_call: BTreeMap<CallId, Ticket>,
     /// The upcalls that the host has not answered, with their sizes.
     pub owed: BTreeMap<Call, Charge>,
-    /// What clients hold.
+    /// The charges that clients hold.
     pub quotas: Quotas,
     /// The requests that the capture thread has not answered.
     pub awaited: AwaitedAnswers,

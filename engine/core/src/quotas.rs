@@ -80,7 +80,7 @@ impl Charge {
     }
 }
 
-/// One of those that hold what is charged to a client.
+/// A holder of charges: each charge to a client counts for several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     Engine,
@@ -129,7 +129,7 @@ impl Payer {
     }
 }
 
-/// What clients hold.
+/// The charges that clients hold, and their limits.
 pub struct Quotas {
     /// The limits.
     pub limits: QuotaLimits,

@@ -31,7 +31,7 @@ pub(crate) enum PmiRequest<'a> {
     Spawn,
 }
 
-/// What a rank requests of a service (`MPI_Publish_name` and others).
+/// A request about a service (`MPI_Publish_name` and others).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
     /// Publish it with this port.

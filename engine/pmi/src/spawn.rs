@@ -32,9 +32,9 @@ pub struct SpawnApp {
 #[derive(Debug, Default)]
 pub(crate) struct PartialSpawn {
     pub(crate) request: SpawnCommand,
-    /// Whether the last block has not ended.
+    /// `true` while the last block has not ended.
     pub(crate) is_open: bool,
-    /// Whether a line is not understood, such as the rest of an argument with a line feed.
+    /// `true` if a line is not understood, such as the rest of an argument with a line feed.
     pub(crate) is_garbled: bool,
     /// The number of blocks.
     total: usize,

@@ -147,7 +147,7 @@ pub(crate) fn table_infos(nspace: &str, table: &[ProcInfo], own: &str) -> Vec<In
     infos
 }
 
-/// Returns what the tools and ranks on the node `own` are told of a job with ranks on `nodes`.
+/// Returns the facts about a job with ranks on `nodes` that tools and ranks on the node `own` get.
 fn job_infos(nspace: &str, nodes: &[(&str, Vec<u32>)], own: &str) -> Vec<Info> {
     let count = |ranks: &[u32]| u32::try_from(ranks.len()).unwrap_or(u32::MAX);
     let proc = |rank| RawProc { nspace: characters(nspace), rank };

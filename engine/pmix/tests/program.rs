@@ -123,7 +123,7 @@ fn a_script_of_python_needs_what_its_mpi4py_uses() {
     let need = || Need::of_python(&interpreter, |_| None);
     assert!(Need::is_python(&interpreter) && !Need::is_python(Path::new("/bin/sh")));
 
-    // What the base has counts in a virtual environment that says so.
+    // The packages of the base count in a virtual environment that includes them.
     site.library("base/lib/libmpi.so.12", &[]);
     write("base/lib/python3.9/site-packages/mpi4py/MPI.mpich.cpython-39.so", "");
     assert_eq!(need(), Need::None);

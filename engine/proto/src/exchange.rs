@@ -81,9 +81,9 @@ pub enum Exchange {
     Group {
         /// Its name.
         name: String,
-        /// Whether it is constructed.
+        /// `true` to construct the group, `false` to destruct it.
         constructs: bool,
-        /// Whether it gets a number that no other group of the engine has.
+        /// `true` if it gets a number that no other group of the engine has.
         with_context: bool,
     },
 }

@@ -62,7 +62,7 @@ macro_rules! quotas {
         $quota:ident: $counted:literal, $note:literal, $status:ident, $remedy:literal
         [$($name:ident = $value:expr, $scope:ident);+]
     )+) => {
-        /// A kind of thing of which clients may hold a limited number.
+        /// A kind of thing that clients may hold in a limited number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Quota {
             $(#[doc = concat!("The number of ", $counted, $note, ".")] $quota,)+
@@ -100,7 +100,7 @@ macro_rules! quotas {
 }
 
 quotas! {
-    Connections: "connections", ", with those that have not sent a hello, the oldest of which a new one replaces; \
+    Connections: "connections", ", with those that have not sent a hello (a new one replaces the oldest of these); \
         the limits shrink in proportion if an eighth of `RLIMIT_NOFILE` is less than `MAX_CONNECTIONS`",
         ERR_OUT_OF_RESOURCE, "close one"
         [MAX_CONNECTIONS_PER_PROCESS = 256, Process; MAX_CONNECTIONS_PER_USER = 768, User; MAX_CONNECTIONS = 1024, Engine]

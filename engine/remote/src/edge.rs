@@ -58,7 +58,7 @@ pub struct State {
     /// Frames that were sent while the link had no room. Bounded: answers and credit by their limit, stdin by
     /// its replies. An answer counts until it is in the link.
     waiting: VecDeque<(Vec<u8>, Option<Arc<()>>)>,
-    /// What is known about a node that was given up, until the driver tells it.
+    /// The broken end of a node that was given up, until the driver reports it.
     pub given_up: Option<BrokenEnd>,
 }
 
@@ -235,7 +235,7 @@ impl Edge {
         self.0.ends.state().carrier.was_refused()
     }
 
-    /// Gives up the node, which is told as lost.
+    /// Gives up the node, which is reported as lost.
     pub fn give_up(&self) {
         let mut state = self.0.ends.state();
         state.given_up = state.front.cut().or(state.given_up.take());

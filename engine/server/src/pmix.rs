@@ -397,7 +397,7 @@ fn log_refusal(rank: Option<&(JobId, Rank)>, answer: &ToTool) {
     }
 }
 
-/// Returns the input for a request of a rank; `None` if its job is not known any more.
+/// Returns the input for a request of a rank; `None` if its job is no longer known.
 fn rank_request(names: &Arc<Mutex<PmixNames>>, request: RankRequest) -> Option<Input> {
     let RankRequest { from, mut message, reply } = request;
     let known = names.lock().unwrap_or_else(PoisonError::into_inner);

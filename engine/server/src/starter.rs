@@ -1,5 +1,5 @@
-//! What starts jobs: the part of an engine that its handle and the threads share that start jobs for
-//! tools.
+//! The start of jobs: the part of an engine that its handle shares with the threads that start jobs
+//! for tools.
 
 use std::fmt::Display;
 use std::mem;
@@ -22,7 +22,7 @@ use crate::stalls::StallReports;
 use crate::tables::Tables;
 use crate::topology::Topology;
 
-/// What starts and removes jobs. The control thread has a weak reference, so that it ends with the
+/// The part of an engine that starts and removes jobs. The control thread has a weak reference, so that it ends with the
 /// engine.
 pub(crate) struct Starter {
     pub config: Config,
@@ -103,7 +103,7 @@ impl Starter {
         self.tables.reports.wake();
     }
 
-    /// Blocks until no thread starts a job for a tool any more. None begins to after the control
+    /// Blocks until the threads that start jobs for tools have ended. None begins after the control
     /// thread has ended.
     pub(crate) fn join_threads(&self) {
         let threads = mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

@@ -96,7 +96,7 @@ pub fn start(
     Ok(job)
 }
 
-/// The time after which the user is told who is waited for.
+/// The time after which a line names the nodes that have not answered.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 
 /// The reason why the user has ended a start.
@@ -106,7 +106,7 @@ enum Ended {
     Timeout(String),
 }
 
-/// Tells who is waited for.
+/// Names the nodes that have not answered.
 fn tell(progress: &StartProgress<'_>, limit: Option<Duration>) {
     let limit = limit.map(|limit| format!(", for at most {}", show_duration(limit))).unwrap_or_default();
     let what = match progress.step {

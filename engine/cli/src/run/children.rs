@@ -14,7 +14,7 @@ use crate::output::Outputs;
 use crate::printers::AttachedOutputs;
 use crate::threads::start_thread;
 
-/// What the command itself has, beside these jobs.
+/// The command's own engine, job and slots.
 pub struct Own<'b, 'a> {
     pub engine: &'b Arc<Engine>,
     /// The command's own job, and where its output goes.
@@ -29,7 +29,7 @@ pub struct Children<'a>(BTreeMap<Nspace, Child<'a>>);
 
 struct Child<'a> {
     ranks: u64,
-    /// Whether this command writes its output, because it writes that of its parent.
+    /// `true` if this command writes its output, because it writes that of its parent.
     is_shown: bool,
     /// The outputs that are written once the ranks are started.
     outputs: Option<AttachedOutputs<'a>>,

@@ -12,7 +12,7 @@ use crate::log;
 /// The host of the command's engine. What it sends is lost only when the job is over.
 pub struct CommandHost {
     pub events: Sender<JobEvent>,
-    /// Whether tools may start jobs.
+    /// `true` if tools may start jobs.
     pub grants: bool,
 }
 

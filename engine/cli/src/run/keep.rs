@@ -43,7 +43,7 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     let (mut deadline, mut grace) = (Instant::now().checked_add(time), None);
     while grace.is_none() || !children.is_empty() {
         let is_asked_to_end = match recv_until(&queue, grace.or(deadline)) {
-            // Nothing is started any more.
+            // Nothing further is started.
             Ok(JobEvent::Spawn { .. }) if grace.is_some() => false,
             Ok(JobEvent::Spawn { request, reply }) => {
                 let own = Own { engine: &engine, job: None, slots };

@@ -1,4 +1,4 @@
-//! What tools of PMIx find out about jobs, by functions that libpmix itself answers.
+//! The facts about jobs that tools of PMIx get, by functions that libpmix itself answers.
 //!
 //! The versions 4.2.2 and 5 of libpmix ask in different ways for the data of another job than their
 //! own. Each finds at least what the other one's server understands.

@@ -15,7 +15,7 @@ pub const TIMEOUT_CODE: i32 = 124;
 /// them.
 pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 
-/// How long carriers of nodes may take to exit after they were asked to.
+/// The time in which carriers of nodes must exit after they were asked to.
 pub const EXIT_AFTER_HANG_UP: Duration = Duration::from_millis(500);
 
 /// Time within which equal requests to end are the same request: 250 ms.

@@ -146,7 +146,7 @@ impl Core {
         }
     }
 
-    /// Goes on with a push for whose last piece a receiver is not waited for any more.
+    /// Continues a push whose last piece no longer waits for a receiver.
     fn piece_settled(&mut self, id: PushId, taker: StdinTaker) {
         if self.stdin_calls.answered(id, taker) {
             self.owes_no_more(Call::Stdin(id));

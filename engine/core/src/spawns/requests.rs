@@ -133,13 +133,13 @@ impl Core {
         self.reply(requester, |request| ToTool::Spawned { request, result });
     }
 
-    /// Notes that a tool has disconnected: no output is kept any more for it.
+    /// Notes that a tool has disconnected: output is no longer kept for it.
     pub(crate) fn spawner_left(&mut self, peer_id: PeerId) {
         self.spawns.spawner_left(peer_id).iter().for_each(|job| self.release_backlog_of(job));
     }
 
     /// Ends the spawned jobs whose parents have ended, and has the driver remove those that have
-    /// ended and that no spawner can ask for any more.
+    /// ended and that no spawner can ask for.
     pub(crate) fn settle_spawned(&mut self, now: Instant) {
         let (mut orphans, mut over, mut claimed) = (Vec::new(), Vec::new(), Vec::new());
         for (id, spawned) in self.spawns.iter() {

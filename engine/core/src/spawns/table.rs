@@ -21,7 +21,7 @@ pub(crate) enum Parent {
     Ended,
 }
 
-/// How far a spawned job has come.
+/// The progress of the start of a spawned job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartPhase {
     /// The host has not granted it.
@@ -41,7 +41,7 @@ pub(crate) struct SpawnedJob {
     pub(crate) spawner: Option<PeerId>,
     /// The client that waits for the start.
     pub(crate) requester: Option<Requester>,
-    /// Whether the spawner has registered for it.
+    /// `true` once the spawner has registered for it.
     pub(crate) claimed: bool,
     pub(crate) parent: Parent,
     pub(crate) phase: StartPhase,

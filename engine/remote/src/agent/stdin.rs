@@ -111,7 +111,7 @@ impl StdinWorkers {
             && typed == *rank
         {
             let mut keys = TypedKeys::new(self.job.pty(typed).map_err(|error| error.to_string())?);
-            // If it fails, no process has the terminal open any more.
+            // If it fails, no process has the terminal open.
             return Ok(Box::new(move |bytes| {
                 keys.type_all(bytes).map(|()| Vec::new()).map_err(|_| closed())
             }));

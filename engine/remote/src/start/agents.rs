@@ -30,7 +30,7 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(500);
 /// The number of hosts that a text about a start names.
 const MAX_NAMED: usize = 5;
 
-/// What is being started.
+/// The step of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartStep {
     /// Agents. No rank runs.
@@ -42,7 +42,7 @@ pub enum StartStep {
 /// The progress of a start.
 #[derive(Clone, Copy, Debug)]
 pub struct StartProgress<'a> {
-    /// What is being started.
+    /// The current step.
     pub step: StartStep,
     /// The time since the start began.
     pub elapsed: Duration,

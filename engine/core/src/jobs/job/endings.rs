@@ -113,7 +113,7 @@ impl JobState {
         (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
     }
 
-    /// Notes that nothing can be pushed to the stdin of its ranks any more.
+    /// Notes that nothing can be pushed to the stdin of its ranks from now on.
     pub(crate) fn close_stdin(&mut self) {
         self.ranks.values_mut().for_each(RankState::close_stdin);
     }

@@ -18,7 +18,7 @@ const MAX_PIECE: u64 = 64 * 1024;
 /// The targets of a push that run elsewhere. Each piece goes to all of their receivers, and the next
 /// one follows all answers.
 pub struct Elsewhere {
-    /// What the host receives with each piece, for its own targets.
+    /// The request that the host receives with each piece, for its own targets.
     stdin: Arc<StdinPush>,
     shares: BTreeMap<StdinTaker, Share>,
     /// The earlier pushes that this push waits for.
@@ -30,7 +30,7 @@ pub struct Elsewhere {
     position: u64,
     /// The length of the piece that some receivers have not answered, in bytes.
     unanswered: Option<u64>,
-    /// Whether the end of the push was sent.
+    /// `true` once the end of the push was sent.
     end_sent: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Share {
     delivered: u64,
 }
 
-/// What follows from the answer for a piece.
+/// The consequences of the answer for a piece.
 #[derive(Default)]
 pub(crate) struct PieceAnswered {
     /// The targets that take nothing more.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The time after which the user is told that an agent is silent.
+/// The time after which a silent agent is reported.
 const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The time since something arrived from an agent.
@@ -36,7 +36,7 @@ impl Silence {
         steps.into_iter().flatten().min().and_then(|wait| self.heard.checked_add(wait))
     }
 
-    /// Returns the step that is due. A silence is told once for each node.
+    /// Returns the step that is due. A silence is reported once for each node.
     pub fn step(&mut self, now: Instant) -> Option<SilenceStep> {
         let length = now.saturating_duration_since(self.heard);
         if self.limit.is_some_and(|limit| length >= limit) {

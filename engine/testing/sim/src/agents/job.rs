@@ -43,7 +43,7 @@ pub struct FrontJob {
     sent: Vec<Signal>,
     /// The tool that pushes stdin.
     pusher: Pusher,
-    /// What the engine has sent to nodes and is not carried out.
+    /// The requests to nodes that are not carried out.
     outbox: Vec<(NodeId, SentToNode)>,
     /// The turn of the first SIGKILL, and the steps that were taken since.
     killed: Option<u64>,

@@ -34,7 +34,7 @@ pub struct Pusher {
     left: u32,
     /// The sizes and targets of the requests without an answer.
     asked: BTreeMap<u32, (u64, BTreeSet<Rank>)>,
-    /// What is left to fill in of pushes, with what was filled.
+    /// The bytes of pushes that are left to fill in, and those that were filled.
     fills: BTreeMap<u32, (u64, u64)>,
     accounts: BTreeMap<PushId, Account>,
     /// The pushes that have ended and were not checked.
@@ -42,7 +42,7 @@ pub struct Pusher {
     pub over: u64,
 }
 
-/// What the targets of a push have.
+/// The bytes that the targets of a push have.
 #[derive(Default)]
 struct Account {
     /// The bytes that each has, as far as the nodes have told.

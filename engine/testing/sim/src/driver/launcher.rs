@@ -65,7 +65,7 @@ pub enum MpiReport {
     Aborted(i32),
 }
 
-/// What the engine sends to another node.
+/// A request of the engine to another node.
 #[allow(missing_docs, reason = "as in `NodeRequest`")]
 #[derive(Clone, Debug)]
 pub enum SentToNode {
