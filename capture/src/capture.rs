@@ -11,19 +11,20 @@ use crossbeam::channel::bounded;
 use iof_shm_ring::{Ringer, bell};
 
 use crate::backend::BackendKind;
-use crate::capture_thread::{CaptureThread, Started};
-use crate::command::{Command, NewProcess};
 use crate::error::{IdInUse, Refused, Stopped};
-use crate::event::Event;
-use crate::inbox::{Inbox, InboxItem};
-use crate::mass_start::MassStart;
-use crate::remote_call::call_remotely;
-use crate::room_bells::{RoomBell, RoomBells};
-use crate::sources::OnEvent;
+use crate::messages::command::{Command, NewProcess};
+use crate::messages::event::Event;
+use crate::spawn;
+use crate::spawn::seats;
 use crate::start::StartError;
-use crate::streams::Streams;
-use crate::watchdog::{WatchState, Watchdog};
-use crate::{seats, spawn};
+use crate::thread::capture_thread::{CaptureThread, Started};
+use crate::thread::inbox::{Inbox, InboxItem};
+use crate::thread::mass_start::MassStart;
+use crate::thread::remote_call::call_remotely;
+use crate::thread::room_bells::{RoomBell, RoomBells};
+use crate::thread::sources::OnEvent;
+use crate::thread::streams::Streams;
+use crate::thread::watchdog::{WatchState, Watchdog};
 
 /// A handle to the capture thread, which drains pipes into streams, fills pipes from inlets and
 /// watches processes.

@@ -1,8 +1,8 @@
 //! The errors of a capture's methods.
 
-use crate::command::Command;
-use crate::event::Event;
 use crate::ids::{PushId, SourceId, TargetId};
+use crate::messages::command::Command;
+use crate::messages::event::Event;
 
 /// An error: the capture thread has ended, because the kernel facility failed or the thread
 /// panicked, for example in `on_event`. Both are logged.

@@ -24,15 +24,18 @@ use std::sync::Arc;
 
 use iof_shm_ring::{Policy, Reserve, Span, Stream, StreamStats};
 
+use self::isolated::IsolatedReader;
+use self::queue::DeliveryQueue;
 use crate::backend::{Pause, READ_MAX};
 use crate::ids::{End, SourceId};
-use crate::isolated::IsolatedReader;
-use crate::queue::DeliveryQueue;
 
 mod ending;
+pub(crate) mod isolated;
 mod isolation;
+pub(crate) mod queue;
 mod queued;
 mod results;
+pub(crate) mod source_table;
 
 /// The largest packet of a pipe in packet mode (O_DIRECT), see pipe(2). A read that asks for fewer
 /// bytes loses the rest of the packet without an error.

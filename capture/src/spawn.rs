@@ -11,15 +11,25 @@ use iof_proto::{App, ProcessGroup, Pty, Stdin};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
-use crate::child::Child;
-use crate::environment::BaseEnvironment;
-use crate::exec::{self, ChildGroup, ExecPlan};
-use crate::first_writes::FirstWrites;
-use crate::guardian::Guardian;
-use crate::process_spec::ProcessSpec;
-use crate::pty::PtyMaster;
-use crate::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
-use crate::{limit, pty, seats};
+use self::environment::BaseEnvironment;
+use self::exec::{ChildGroup, ExecPlan};
+use self::first_writes::FirstWrites;
+use self::process_spec::ProcessSpec;
+use self::pty::PtyMaster;
+use self::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
+use crate::process::child::Child;
+use crate::process::guardian::Guardian;
+use crate::process::limit;
+
+pub(crate) mod environment;
+pub(crate) mod exec;
+pub(crate) mod first_writes;
+pub(crate) mod process_spec;
+pub(crate) mod processors;
+pub(crate) mod program;
+pub(crate) mod pty;
+pub(crate) mod seats;
+pub(crate) mod spawn_error;
 
 /// The environment variable that tells a child the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";

@@ -16,9 +16,11 @@ use std::sync::Arc;
 
 use iof_shm_ring::Lent;
 
+use self::push::{Push, Share};
 use crate::ids::{PushEnd, TargetId};
-use crate::push::{Push, Share};
 use crate::slots::Slots;
+
+pub(crate) mod push;
 
 /// The state of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

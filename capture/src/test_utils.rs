@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use iof_shm_ring::{Ringer, bell};
 
 pub use crate::backend::{Answer, Backend, Pause, Token};
-use crate::command::Command;
-use crate::driver::Driver;
-use crate::event::Event;
-use crate::inbox::{Inbox, InboxItem};
+use crate::messages::command::Command;
+use crate::messages::event::Event;
+use crate::thread::driver::Driver;
+use crate::thread::inbox::{Inbox, InboxItem};
 
 /// A [`Capture`](crate::Capture) without a thread: the caller runs the turns, on a kernel of its
 /// own. The ids of sources, targets and pushes must be unique.

@@ -3,8 +3,8 @@
 use nix::unistd::isatty;
 
 use super::{Close, Input, Source, SourceState, Step};
-use crate::isolated::IsolatedReader;
-use crate::queue::DeliveryQueue;
+use crate::source::isolated::IsolatedReader;
+use crate::source::queue::DeliveryQueue;
 
 impl Source {
     pub(crate) fn is_terminal(&self) -> bool {

@@ -2,8 +2,8 @@
 //! isolated pipe has read, wait in a queue and are poured into the stream.
 
 use super::{Input, Ready, Source, SourceState, log_refusal};
-use crate::isolated::ThreadId;
-use crate::queue::{AfterPour, Dequeued, SourceBytes};
+use crate::source::isolated::ThreadId;
+use crate::source::queue::{AfterPour, Dequeued, SourceBytes};
 
 impl Source {
     /// Returns whether `thread` reads this source's pipe.

@@ -7,7 +7,7 @@ use iof_shm_ring::{CacheBudget, Growth, Peek, Policy, Reader, ReaderPage, Start,
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use super::*;
-use crate::pty;
+use crate::spawn::pty;
 
 /// Capacity of the streams in these tests: room for four packets.
 const CAPACITY: u64 = 4 * PACKET_MAX as u64;
