@@ -10,20 +10,20 @@
 //! | module | concept |
 //! |---|---|
 //! | `layout` | the layout of shared memory |
-//! | `file`, `map` | sealed memory files and the double map (unsafe) |
+//! | `memory::file`, `memory::map` | sealed memory files and the double map (unsafe) |
 //! | `ring` | one generation: control words, data, marks |
-//! | `marks`, `index`, `times` | metadata of the bytes: gaps and read times |
-//! | `attach` | what a reader receives when it attaches: its id, ring and start |
-//! | `writer` | claiming, committing, sealing one generation |
+//! | `ring::marks`, `ring::index`, `ring::times` | metadata of the bytes: gaps and read times |
+//! | `reader::attach` | what a reader receives when it attaches: its id, ring and start |
+//! | `ring::writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
 //! | `reader` | peeking, borrowing, consuming, following, grouping |
-//! | `inlet` | the opposite direction: memory that a tool fills and the engine reads (unsafe) |
-//! | `inspect` | reading a ring from outside, concurrently with its writer |
-//! | `copy` | copying bytes that may change concurrently (unsafe) |
-//! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
-//! | `budget` | the sum of the sizes of rings |
-//! | `governor` | whether a thread lets bytes accumulate before it reads them |
-//! | `utilization` | whether a thread uses so much of a processor that waits may pay |
+//! | `memory::inlet` | the opposite direction: memory that a tool fills and the engine reads (unsafe) |
+//! | `reader::inspect` | reading a ring from outside, concurrently with its writer |
+//! | `memory::copy` | copying bytes that may change concurrently (unsafe) |
+//! | `reader_page`, `stream::notify`, `wakeup::doorbell` | slots, ready bits, waking sleeping tools |
+//! | `memory::budget` | the sum of the sizes of rings |
+//! | `wakeup::governor` | whether a thread lets bytes accumulate before it reads them |
+//! | `wakeup::utilization` | whether a thread uses so much of a processor that waits may pay |
 //!
 //! All modules are private; the public items are listed below. Apart from doorbells, this crate does
 //! no I/O: its user, or the kernel, writes the bytes into a [`Span`].
@@ -64,55 +64,39 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
 
-mod attach;
-mod budget;
-mod copy;
-mod doorbell;
 mod error;
-mod file;
-mod governor;
-mod index;
-mod inlet;
-mod inspect;
-mod interaction;
 mod layout;
-mod map;
-mod marks;
-mod notify;
+mod memory;
 mod reader;
 mod reader_id;
 mod reader_page;
 mod ring;
-mod slots;
-mod stepper;
 mod stream;
 mod sync;
-mod times;
-mod utilization;
-mod writer;
+mod wakeup;
 
-pub use attach::{Attached, Start};
-pub use budget::CacheBudget;
-pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError};
-pub use governor::{Governor, Traffic};
-pub use inlet::{Filler, Inlet, Lent};
-pub use inspect::Snapshot;
-pub use interaction::{Interaction, LastRead};
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
-pub use map::maps_in_use;
-pub use marks::Mark;
-pub use notify::notify;
+pub use memory::budget::CacheBudget;
+pub use memory::inlet::{Filler, Inlet, Lent};
+pub use memory::map::maps_in_use;
+pub use reader::attach::{Attached, Start};
+pub use reader::inspect::Snapshot;
 pub use reader::{Behind, Copied, Gap, Grouping, Peek, Reader};
 pub use reader_id::ReaderId;
 pub use reader_page::ReaderPage;
+pub use reader_page::slots::Slots;
 #[cfg(any(loom, feature = "test-utils"))]
 pub use ring::HeapMemory;
 pub use ring::Ring;
-pub use slots::Slots;
-pub use stepper::Stepper;
+pub use ring::interaction::{Interaction, LastRead};
+pub use ring::marks::Mark;
+pub use stream::notify::notify;
 pub use stream::{Growth, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
-pub use utilization::{Utilization, current_thread_cpu};
+pub use wakeup::doorbell::{Bell, Ringer, bell, doorbell};
+pub use wakeup::governor::{Governor, Traffic};
+pub use wakeup::stepper::Stepper;
+pub use wakeup::utilization::{Utilization, current_thread_cpu};
 
 #[cfg(loom)]
 #[doc(hidden)]

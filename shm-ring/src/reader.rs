@@ -4,21 +4,23 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{fmt, slice};
 
-use crate::attach::{Attached, Start};
-use crate::doorbell::Ringer;
+use self::attach::{Attached, Start};
 use crate::error::OpenError;
-use crate::index;
-use crate::interaction::{self, LastRead};
 use crate::layout::{NONE, Slot};
 use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
 use crate::ring::Ring;
+use crate::ring::index;
+use crate::ring::interaction::{self, LastRead};
+use crate::ring::times;
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
-use crate::times;
+use crate::wakeup::doorbell::Ringer;
 
+pub(crate) mod attach;
 mod copying;
 mod group;
+pub(crate) mod inspect;
 mod peek;
 
 pub use copying::Copied;

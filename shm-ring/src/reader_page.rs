@@ -11,18 +11,19 @@ use std::sync::{Mutex, PoisonError};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::doorbell::Ringer;
+use self::slots::Slots;
 use crate::error::{CreateError, OpenError};
-use crate::file::{self, Writers};
 use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
 use crate::layout::{MAX_SLOTS, PageTable, Slot};
+use crate::memory::file::{self, Writers};
 use crate::reader_id::ReaderId;
-use crate::slots::Slots;
-use crate::stepper::Stepper;
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
+use crate::wakeup::doorbell::Ringer;
+use crate::wakeup::stepper::Stepper;
 
 #[cfg(any(loom, feature = "test-utils"))]
 mod heap;
+pub(crate) mod slots;
 
 /// One tool's shared words, mapped. The engine creates the page, the tool opens it.
 pub struct ReaderPage {

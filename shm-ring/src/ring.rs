@@ -1,6 +1,6 @@
 //! One ring: control words, index and data of one generation, in a memory file or on the heap.
 //!
-//! The engine's [`Ring`] is mapped read-write, and only [`Writer`](crate::writer::Writer) writes
+//! The engine's [`Ring`] is mapped read-write, and only [`Writer`](crate::ring::writer::Writer) writes
 //! through it. Readers in the engine's process share it. A reader in another process has a
 //! read-only map, through which std defines only relaxed loads of at most eight bytes. All sides
 //! use the same relaxed loads with fences, so one implementation serves them and loom checks it.
@@ -8,20 +8,25 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fmt, slice};
 
-use crate::budget::Charge;
-use crate::copy::copy_racy;
+use self::marks::Marks;
 use crate::error::{CreateError, OpenError};
-use crate::file::{self, Writers};
 use crate::layout::{
     self, ControlWords, Entry, LAYOUT_VERSION, MAX_CAPACITY, MIN_CAPACITY, NONE, RING_MAGIC,
 };
-use crate::map::{Access, DoubleMap};
-use crate::marks::Marks;
+use crate::memory::budget::Charge;
+use crate::memory::copy::copy_racy;
+use crate::memory::file::{self, Writers};
+use crate::memory::map::{Access, DoubleMap};
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
 
 #[cfg(any(loom, feature = "test-utils"))]
 mod heap;
+pub(crate) mod index;
+pub(crate) mod interaction;
 mod late;
+pub(crate) mod marks;
+pub(crate) mod times;
+pub(crate) mod writer;
 
 #[cfg(any(loom, feature = "test-utils"))]
 pub use heap::HeapMemory;

@@ -9,18 +9,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::budget::{CacheBudget, OwedRing};
 use crate::error::CreateError;
+use crate::memory::budget::{CacheBudget, OwedRing};
+use crate::ring::times::ReadTurn;
+use crate::ring::writer::{ClaimError, Writer};
 use crate::ring::{Ring, Shape};
 use crate::sync::{Point, broken};
-use crate::times::ReadTurn;
-use crate::writer::{ClaimError, Writer};
 
 mod allocation;
 mod generations;
 mod growth;
 mod input;
 mod member;
+pub(crate) mod notify;
 mod readers;
 mod reconfigure;
 #[cfg(all(test, not(loom)))]
@@ -137,7 +138,7 @@ pub struct Stream {
     turn: Option<ReadTurn>,
     /// Whether another of these streams was read before the last read of this one.
     alternates: bool,
-    /// The word that tells readers who may answer the process, see [`crate::interaction`].
+    /// The word that tells readers who may answer the process, see [`crate::ring::interaction`].
     interaction: u64,
     /// When the process was last given stdin, in nanoseconds since 1970.
     given_time: u64,

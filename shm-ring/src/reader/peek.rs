@@ -1,8 +1,8 @@
 //! The state at the cursor: bytes, a gap, nothing yet, or an end.
 
 use super::Reader;
-use crate::index;
 use crate::layout::NONE;
+use crate::ring::index;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, fence_at};
 
 /// Number of times that an overtaken reader searches for the oldest byte before it reports

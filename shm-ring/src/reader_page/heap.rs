@@ -3,10 +3,10 @@
 use std::sync::Mutex;
 
 use super::{Memory, OwnerSide, ReaderPage};
-use crate::doorbell::Ringer;
 use crate::layout::PageTable;
 use crate::reader_id::ReaderId;
 use crate::sync::Ordering::Relaxed;
+use crate::wakeup::doorbell::Ringer;
 
 pub(super) struct Heap(*mut PageTable);
 

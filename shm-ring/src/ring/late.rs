@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 use super::heap_capacity;
 use super::{Memory, Owner, Place, Ring, Shape, checked_capacity};
 use crate::error::CreateError;
-use crate::file;
 use crate::layout::{self, Claimed, ControlWords, Entry, Identity, NONE, Published};
+use crate::memory::file;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use crate::sync::{Point, order_at};
 

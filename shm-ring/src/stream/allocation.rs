@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Stream;
 use crate::error::CreateError;
 use crate::ring::Shape;
-use crate::writer::Writer;
+use crate::ring::writer::Writer;
 
 impl Stream {
     /// Returns whether the stream has no memory, because it has stored and dropped nothing.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Policy, Stream, StreamConfig};
 use crate::error::CreateError;
+use crate::ring::writer::Writer;
 use crate::ring::{Ring, Shape};
-use crate::writer::Writer;
 
 impl Stream {
     pub(super) fn config(&self) -> StreamConfig {

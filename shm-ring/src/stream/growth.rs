@@ -12,8 +12,8 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{Policy, Stream, StreamConfig};
-use crate::budget::{CacheBudget, Charge, OwedRing};
 use crate::error::CreateError;
+use crate::memory::budget::{CacheBudget, Charge, OwedRing};
 use crate::ring::{Ring, Shape};
 use crate::stream::reconfigure::PendingConfig;
 use crate::sync::{Point, broken};

@@ -1,7 +1,7 @@
 //! The stdin of the process that writes a stream, as far as the stream's readers must know it.
 
 use super::Stream;
-use crate::interaction::{self, Interaction};
+use crate::ring::interaction::{self, Interaction};
 use crate::sync::Ordering::Relaxed;
 
 impl Stream {
@@ -39,7 +39,7 @@ impl Stream {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::interaction::{LastRead, last_read};
+    use crate::ring::interaction::{LastRead, last_read};
     use crate::{Policy, StreamConfig};
 
     const SECOND: u64 = 1_000_000_000;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::Stream;
 use super::member::Member;
-use crate::attach::{Attached, Start};
 use crate::error::CreateError;
 use crate::layout::NONE;
+use crate::reader::attach::{Attached, Start};
 use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
 use crate::sync::Ordering::Relaxed;

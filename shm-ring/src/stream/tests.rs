@@ -4,11 +4,11 @@
 use std::io::ErrorKind;
 
 use super::*;
-use crate::attach::Start;
-use crate::doorbell::{bell, doorbell};
+use crate::reader::attach::Start;
 use crate::reader::{Peek, Reader};
 use crate::reader_page::ReaderPage;
 use crate::sync::Ordering::Relaxed;
+use crate::wakeup::doorbell::{bell, doorbell};
 
 const CAPACITY: u64 = 16 * 1024;
 

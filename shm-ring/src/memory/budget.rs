@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::error::CreateError;
-use crate::map::{MAPS, maps_in_use};
+use crate::memory::map::{MAPS, maps_in_use};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Number of files with higher numbers than the next free one that a process may have inherited.

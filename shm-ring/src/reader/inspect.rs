@@ -6,11 +6,11 @@
 //! and every loop is bounded by the size that [`Ring::open`] checked.
 
 use crate::error::InspectError;
-use crate::file;
 use crate::layout::{self, ControlWords, MAX_LABEL, NONE};
-use crate::marks::Mark;
+use crate::memory::file;
 use crate::reader::Gap;
 use crate::ring::Ring;
+use crate::ring::marks::Mark;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence, fence_at};
 
 /// Number of tries if the writer changes the ring during each.

@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use crate::layout;
-use crate::marks::Mark;
 use crate::ring::Ring;
+use crate::ring::marks::Mark;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, fence_at};
 
 /// The writer's side of the index.

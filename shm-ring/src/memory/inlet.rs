@@ -11,11 +11,11 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::slice;
 
-use crate::copy::copy_racy;
 use crate::error::{CreateError, OpenError};
-use crate::file::{self, Writers};
 use crate::layout::MAX_CAPACITY;
-use crate::map::{Access, DoubleMap};
+use crate::memory::copy::copy_racy;
+use crate::memory::file::{self, Writers};
+use crate::memory::map::{Access, DoubleMap};
 
 /// Maximum length of a memory file's name in bytes, see memfd_create(2).
 const MAX_NAME: usize = 249;

@@ -10,13 +10,13 @@
 
 use std::sync::Arc;
 
-use crate::index::IndexWriter;
 use crate::layout::NONE;
-use crate::marks::Mark;
 use crate::ring::Ring;
+use crate::ring::index::IndexWriter;
+use crate::ring::marks::Mark;
+use crate::ring::times::RecentWriter;
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use crate::sync::{Point, broken, fence_at, order_at};
-use crate::times::RecentWriter;
 
 /// Least number of bytes to claim ahead, if the ring is large enough. A larger claim needs fewer
 /// fences but takes cache from late readers.

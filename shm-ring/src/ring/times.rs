@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::layout::NONE;
-use crate::marks::Mark;
 use crate::ring::Ring;
+use crate::ring::marks::Mark;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Reads closer together than this share an entry, in nanoseconds.
