@@ -6,7 +6,7 @@
 //!
 //! * the constants of their keys, such as [`directive::key`](crate::directive::key);
 //! * the rules of the functions that read lists of [`Info`], see [`read`];
-//! * the answer to [`ATTRIBUTE_SUPPORT`](crate::query::key::PMIX_QUERY_ATTRIBUTE_SUPPORT);
+//! * the answer to [`ATTRIBUTE_SUPPORT`](crate::requests::query::key::PMIX_QUERY_ATTRIBUTE_SUPPORT);
 //! * the page of the book that lists them;
 //! * the constants of their keys in `iof.h`, with the second paragraph of a row as the comment;
 //! * the tests that each place honours exactly its rows, see [`mismatches`], and that the page on
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use crate::directive::key::PMIX_IOF_REDIRECT;
     use crate::directive::{DirectiveLevel, Directives};
-    use crate::push::PushDirectives;
+    use crate::requests::push::PushDirectives;
 
     #[test]
     fn names_and_keys_are_unique_and_begin_as_their_owner_requires() {

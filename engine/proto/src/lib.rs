@@ -31,50 +31,43 @@ compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 6
 
 pub mod attribute;
 pub mod directive;
-mod exchange;
 mod failure;
 mod info;
-mod job_spec;
+mod job;
 pub mod limits;
-pub mod log;
 pub mod message;
 pub mod names;
 pub mod numbers;
-mod path;
-mod process;
-pub mod push;
-pub mod query;
 mod quota;
 pub mod ranges;
 pub mod rendezvous;
+mod requests;
 #[allow(unsafe_code, reason = "no safe interface receives file descriptors without a leak")]
 pub mod socket;
-mod spawn;
 pub mod status;
-#[allow(unsafe_code, reason = "no safe interface returns the size of a terminal")]
-mod window_size;
 pub mod wire;
 pub mod xml;
 
 pub use directive::Directives;
-pub use exchange::{DataRange, Exchange, FoundValue, PMIX_GROUP_CONTEXT_ID, Persistence};
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{Interaction, Policy};
-pub use job_spec::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi};
-pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
+pub use job::job_spec::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi};
+pub use job::process::{ProcessGroup, Pty, Stdin, WindowSize};
+pub use job::spawn::Spawn;
 pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
-pub use process::{ProcessGroup, Pty, Stdin, WindowSize};
-pub use push::{
+pub use quota::{Quota, QuotaLimit, QuotaScope};
+pub use rendezvous::Rendezvous;
+pub use requests::exchange::{DataRange, Exchange, FoundValue, PMIX_GROUP_CONTEXT_ID, Persistence};
+pub use requests::log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
+pub use requests::push::{
     PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,
     StdinUnavailable, UntakenStdin,
 };
-pub use query::{
+pub use requests::query::{
     Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
 };
-pub use quota::{Quota, QuotaLimit, QuotaScope};
-pub use rendezvous::Rendezvous;
-pub use spawn::Spawn;
+pub use requests::{log, push, query};
 pub use status::Status;
 pub use wire::{DecodeError, Decoder, EncodeError, encode};

@@ -12,17 +12,17 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{Exchange, FoundValue};
 use crate::failure::Failure;
 use crate::info::Info;
+use crate::job::spawn::Spawn;
 use crate::limits::{
     Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, check_limit,
 };
-use crate::log::{Log, LogReport};
 use crate::names::{Channel, Channels, Nspace, Proc, Rank};
-use crate::push::{PushGranted, PushReport, SlowTargets};
-use crate::query::{Answer, Query};
-use crate::spawn::Spawn;
+use crate::requests::exchange::{Exchange, FoundValue};
+use crate::requests::log::{Log, LogReport};
+use crate::requests::push::{PushGranted, PushReport, SlowTargets};
+use crate::requests::query::{Answer, Query};
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::path;
+use crate::job::path;
 
 /// The place at which tools find an engine (RFC0001, RFC0010), see [`rendezvous`](crate::rendezvous).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

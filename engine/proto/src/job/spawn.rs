@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job_spec::JobSpec;
+use crate::job::job_spec::JobSpec;
 
 /// A job that a tool has the engine start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

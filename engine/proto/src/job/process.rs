@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::path;
-use crate::window_size::window_size;
+use crate::job::path;
+use crate::job::window_size::window_size;
 
 /// The standard input of a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,9 +9,9 @@ use iof_shm_ring::Interaction;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::Directives;
+use crate::job::path;
+use crate::job::process::{ProcessGroup, Pty, Stdin};
 use crate::names::{Nspace, Proc, Rank};
-use crate::path;
-use crate::process::{ProcessGroup, Pty, Stdin};
 
 /// Default of [`JobSpec::kill_wait`]: 2 seconds.
 pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
