@@ -9,7 +9,7 @@ use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank
 use iof_shm_ring::CreateError;
 
 use crate::Core;
-use crate::client::{ClientProcess, Requester};
+use crate::clients::client::{ClientProcess, Requester};
 use crate::effects::{Command, HandleOp};
 use crate::ids::{JobId, PageId, StreamName};
 use crate::jobs::early_end::EarlyEndPolicy;

@@ -1,7 +1,7 @@
 //! All charges, wherever they lie.
 
 use crate::Core;
-use crate::quotas::Charge;
+use crate::clients::quotas::Charge;
 use crate::tools::peer::Peer;
 use crate::tools::pending::PendingPeer;
 

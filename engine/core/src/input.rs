@@ -6,7 +6,7 @@ use iof_capture::{Event, RequestId, Signal, StreamAnswer};
 use iof_proto::{Failure, Found, FromTool, JobSpec, Proc, Rank};
 
 use crate::Core;
-use crate::client::MessageOrigin;
+use crate::clients::client::MessageOrigin;
 use crate::disconnect::DisconnectReason;
 use crate::effects::{Command, HandleOp};
 use crate::ids::{Call, JobId, QueryId, SignalRequest, SpawnId};

@@ -16,11 +16,11 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `ids`, `client`, `settings`, `limits`, `quotas` | names; whoever asks the core; settings; the accounting of what clients hold |
+//! | `ids`, `clients::client`, `settings`, `limits`, `clients::quotas` | names; whoever asks the core; settings; the accounting of what clients hold |
 //! | `input`, `calls` | the entry for what happens; the calls of the embedder |
 //! | `effects`, `upcall`, `notice`, `disconnect` | all that leaves the core |
 //! | `resources`, `memory` | what the core needs of the operating system; the memory that it names, behind a lock of its own |
-//! | `owed` | what the host is asked for and has not answered |
+//! | `clients::owed` | what the host is asked for and has not answered |
 //! | `jobs` | jobs and ranks: `job`, `table`, `status`, `exit`, `signals`, `mpi`; the end of a job when a rank fails or at a time limit (`early_end`); grace periods (`grace`); ranks whose job failed to start (`withdrawal`); ranks on other nodes (`nodes`) |
 //! | `streams` | streams and their readers: `options`, `state`, `table`, `backlog_holder`, `readers`, `reading`; `deliveries`; requests to the capture thread (`awaited`, `answers`); what it reports (`events`, `capture_end`) |
 //! | `tools` | connections that are not tools yet (`pending`, `admission`), tools (`peer`, `table`), their requests, registrations, pulls and messages |
@@ -31,7 +31,7 @@
 
 mod calls;
 mod charges;
-mod client;
+mod clients;
 mod disconnect;
 mod effects;
 mod ids;
@@ -41,11 +41,9 @@ mod limits;
 mod logs;
 mod memory;
 mod notice;
-mod owed;
 mod published;
 mod pushes;
 mod queries;
-mod quotas;
 mod resources;
 mod settings;
 mod spawns;
@@ -57,12 +55,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::SourceId;
 
+use crate::clients::quotas::{PlaceCharges, Quotas};
 use crate::effects::Effects;
-use crate::quotas::{PlaceCharges, Quotas};
 use crate::tools::pending::Pending;
 
 pub use calls::{DeliveredBytes, DeliveredEnd, NewJob, RegisteredRank};
-pub use client::{Client, ClientId, ClientProcess, MessageOrigin, Payer};
+pub use clients::client::{Client, ClientId, ClientProcess, MessageOrigin, Payer};
+pub use clients::quotas::{Charge, QuotaLimits};
 pub use disconnect::DisconnectReason;
 pub use effects::{Command, HandleOp};
 pub use ids::{
@@ -96,7 +95,6 @@ pub use pushes::push::{Deferred, Push, PushRequest};
 pub use pushes::stdin_calls::StdinCalls;
 pub use pushes::table::Pushes;
 pub use queries::query::Queries;
-pub use quotas::{Charge, QuotaLimits};
 pub use resources::Resources;
 pub use settings::Settings;
 pub use spawns::table::Spawns;

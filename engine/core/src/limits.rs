@@ -5,7 +5,7 @@ use iof_proto::limits::{
     MAX_READERS_PER_TOOL, MAX_SPAWNED_JOBS, MAX_SPAWNED_RANKS,
 };
 
-use crate::quotas::QuotaLimits;
+use crate::clients::quotas::QuotaLimits;
 
 /// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
 /// messages do not count: their number is bounded by the tool's registrations.

@@ -7,7 +7,7 @@ use iof_capture::Signal;
 use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
 
 use crate::Core;
-use crate::client::{Client, Requester};
+use crate::clients::client::{Client, Requester};
 use crate::effects::HandleOp;
 use crate::ids::{PeerId, SignalRequest};
 use crate::jobs::job::Receivers;

@@ -5,13 +5,13 @@ use iof_proto::log::key;
 use iof_proto::{Channel, Failure, Log, LogReport, Proc, Quota, Rank, Status, ToTool};
 
 use crate::Core;
-use crate::client::Requester;
+use crate::clients::client::Requester;
+use crate::clients::owed::size_of_infos;
+use crate::clients::quotas::Charge;
 use crate::ids::{Call, LogId, LogStep};
 use crate::jobs::job::{JobState, RemoteRanks};
 use crate::logs::channel_entry::ChannelEntry;
 use crate::logs::table::PreparedLog;
-use crate::owed::size_of_infos;
-use crate::quotas::Charge;
 use crate::upcall::Upcall;
 
 impl Core {

@@ -12,11 +12,11 @@ use iof_log::{LogOptions, LogOrigin, LogPlan};
 use iof_proto::names::sanitize;
 use iof_proto::{Failure, Info, LogEntry, LogReport};
 
-use crate::client::{ClientId, Payer, Requester};
+use crate::clients::client::{ClientId, Payer, Requester};
+use crate::clients::quotas::Charge;
 use crate::ids::{LogId, LogStep, PeerId};
 use crate::logs::channel_entry::ChannelEntry;
 use crate::logs::routes::LogRoutes;
-use crate::quotas::Charge;
 
 /// A request that was checked and has a plan.
 pub(crate) struct PreparedLog {

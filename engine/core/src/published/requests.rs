@@ -9,7 +9,7 @@ use iof_proto::{
 };
 
 use crate::Core;
-use crate::client::{Client, ClientId, Payer, Requester};
+use crate::clients::client::{Client, ClientId, Payer, Requester};
 use crate::published::table::{Finders, KeySearch, PublishedValue, Publisher, WaitingLookup};
 
 impl Core {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use iof_proto::{DataRange, FoundValue, Persistence, Rank};
 
-use crate::client::Requester;
-use crate::quotas::Charge;
+use crate::clients::client::Requester;
+use crate::clients::quotas::Charge;
 
 /// A rank, by the run of its job.
 pub(crate) type Publisher = (u64, Rank);

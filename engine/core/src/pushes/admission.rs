@@ -8,10 +8,10 @@ use iof_proto::ranges::ranges;
 use iof_proto::{Failure, Info, Proc, PushDirectives, Quota, Rank, Status, StdinUnavailable};
 
 use crate::Core;
-use crate::client::Payer;
+use crate::clients::client::Payer;
+use crate::clients::quotas::Charge;
 use crate::jobs::job::RankState;
 use crate::pushes::push::Push;
-use crate::quotas::Charge;
 use crate::streams::options::MIN_CACHE_SIZE;
 use crate::streams::options::limit_cache_size;
 

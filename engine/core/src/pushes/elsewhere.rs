@@ -8,11 +8,11 @@ use iof_capture::PushId;
 use iof_proto::{Nspace, PartialCause, Proc, Rank};
 
 use crate::Core;
+use crate::clients::owed::size_of_procs;
 use crate::effects::HandleOp;
 use crate::ids::Call;
 use crate::jobs::job::{JobState, RankState};
 use crate::jobs::nodes::{NodeKey, StdinAnswer};
-use crate::owed::size_of_procs;
 use crate::pushes::push::elsewhere::{PieceAnswered, Share};
 use crate::pushes::push::{Elsewhere, Push};
 use crate::pushes::stdin_calls::{StdinTaker, closed};

@@ -13,10 +13,10 @@ use std::mem;
 use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
 
-use crate::client::Payer;
+use crate::clients::client::Payer;
+use crate::clients::quotas::Charge;
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
-use crate::quotas::Charge;
 pub(crate) use elsewhere::Elsewhere;
 
 /// A request to push.

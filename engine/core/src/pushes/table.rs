@@ -6,9 +6,9 @@ use std::mem;
 use iof_capture::PushId;
 use iof_proto::Proc;
 
+use crate::clients::quotas::Charge;
 use crate::ids::PeerId;
 use crate::pushes::push::{Deferred, Push};
-use crate::quotas::Charge;
 
 /// All pushes, by their ids.
 #[derive(Default)]

@@ -9,10 +9,10 @@ use iof_capture::RequestId;
 use iof_proto::limits::STATS_AGE;
 use iof_proto::{Query, StreamStats};
 
-use crate::client::Requester;
+use crate::clients::client::Requester;
+use crate::clients::quotas::Charge;
 use crate::ids::{PeerId, QueryId, StreamName};
 use crate::queries::partial_answer::PartialAnswer;
-use crate::quotas::Charge;
 
 /// A request that waits for its answer.
 pub(crate) struct QueryRequest {
@@ -169,7 +169,7 @@ impl CountedStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::ClientProcess;
+    use crate::clients::client::ClientProcess;
 
     #[test]
     fn counters_requested_before_streams_changed_serve_no_later_query() {

@@ -7,9 +7,9 @@ use iof_proto::query::key;
 use iof_proto::{Answer, Failure, Found, Query, Quota, ToTool};
 
 use crate::Core;
-use crate::client::Requester;
+use crate::clients::client::Requester;
+use crate::clients::owed::size_of_infos;
 use crate::ids::{Call, QueryId};
-use crate::owed::size_of_infos;
 use crate::queries::answers::{Scope, count_streams, find, stream_stats};
 use crate::queries::partial_answer::PartialAnswer;
 use crate::queries::query::{CountedStream, QueryRequest};

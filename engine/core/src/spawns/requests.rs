@@ -6,7 +6,7 @@ use iof_proto::limits::MAX_MESSAGE;
 use iof_proto::{Failure, JobSpec, Nspace, Proc, Rank, Spawn, Status, Stdin, ToTool};
 
 use crate::Core;
-use crate::client::{Client, ClientProcess, Requester};
+use crate::clients::client::{Client, ClientProcess, Requester};
 use crate::ids::{Call, JobId, PeerId, SpawnId};
 use crate::spawns::table::{Parent, SpawnedJob, StartPhase};
 use crate::tools::peer::Peer;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use iof_proto::{Failure, Nspace, Status};
 
-use crate::client::Requester;
+use crate::clients::client::Requester;
 use crate::ids::{JobId, PeerId, SpawnId};
 use crate::limits::Limits;
 

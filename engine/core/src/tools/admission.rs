@@ -5,7 +5,7 @@ use std::time::Instant;
 use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Quota, QuotaScope, Status, ToTool, socket};
 
 use crate::Core;
-use crate::client::{ClientId, ClientProcess, Payer};
+use crate::clients::client::{ClientId, ClientProcess, Payer};
 use crate::disconnect::DisconnectReason;
 use crate::effects::HandleOp;
 use crate::ids::{Call, PageId, PeerId};

@@ -20,12 +20,12 @@ use iof_proto::{
 };
 use iof_shm_ring::ReaderId;
 
-use crate::client::{Client, Payer, ReplyTo, Requester};
+use crate::clients::client::{Client, Payer, ReplyTo, Requester};
+use crate::clients::quotas::{Charge, PlaceCharges};
 use crate::disconnect::DisconnectReason;
 use crate::ids::{PageId, PeerId};
 use crate::limits::Limits;
 use crate::notice::Notice;
-use crate::quotas::{Charge, PlaceCharges};
 use crate::resources::PageSlots;
 use crate::streams::reading::Reading;
 use crate::tools::demand::Ticket;

@@ -7,11 +7,11 @@ use std::time::Instant;
 use iof_proto::limits::{APPROVAL_LIMIT, HELLO_LIMIT, MAX_CONNECTIONS};
 use iof_proto::{Failure, Status, socket};
 
-use crate::client::{Client, ClientId, ClientProcess};
+use crate::clients::client::{Client, ClientId, ClientProcess};
+use crate::clients::quotas::{Charge, PlaceCharges};
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
 use crate::limits::Limits;
-use crate::quotas::{Charge, PlaceCharges};
 use crate::resources::PageSlots;
 use crate::tools::grant::Grant;
 use crate::tools::linger::LastActivity;

@@ -3,8 +3,8 @@
 use iof_proto::{Failure, Granted, Info, ToTool};
 
 use crate::Core;
+use crate::clients::owed::{size_of_infos, size_of_procs};
 use crate::ids::{Call, PeerId};
-use crate::owed::{size_of_infos, size_of_procs};
 use crate::tools::demand::{CallId, Sources, Ticket};
 use crate::tools::peer::Peer;
 use crate::tools::pull::{Pull, RegisteredPull};

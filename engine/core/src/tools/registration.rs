@@ -8,11 +8,11 @@ use iof_proto::limits::BYTES_PER_PROC;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::Start;
 
+use crate::clients::owed::size_of_infos;
+use crate::clients::quotas::Charge;
 use crate::ids::PeerId;
 use crate::jobs::job::JobState;
 use crate::jobs::table::Jobs;
-use crate::owed::size_of_infos;
-use crate::quotas::Charge;
 use crate::tools::demand::Ticket;
 
 /// A registration (one pull).

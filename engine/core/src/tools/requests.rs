@@ -8,7 +8,7 @@ use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Quota, Rank
 use iof_shm_ring::{ReaderId, Start};
 
 use crate::Core;
-use crate::client::{ClientProcess, Payer, Requester};
+use crate::clients::client::{ClientProcess, Payer, Requester};
 use crate::disconnect::DisconnectReason;
 use crate::ids::{JobId, PeerId};
 use crate::jobs::job::{JobState, RankState};

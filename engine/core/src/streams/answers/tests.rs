@@ -17,7 +17,7 @@ use iof_shm_ring::{CreateError, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
 use super::*;
 use crate::calls::DeliveredBytes;
-use crate::client::{Client, ClientId, ClientProcess, MessageOrigin};
+use crate::clients::client::{Client, ClientId, ClientProcess, MessageOrigin};
 use crate::effects::Command;
 use crate::ids::{LogId, LogStep, PageId, PeerId, RingId, StreamName};
 use crate::input::Input;

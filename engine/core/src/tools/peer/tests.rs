@@ -8,7 +8,7 @@ use iof_proto::{
 use iof_shm_ring::ReaderId;
 
 use super::*;
-use crate::client::{ClientId, ClientProcess};
+use crate::clients::client::{ClientId, ClientProcess};
 use crate::ids::RingId;
 
 fn peer() -> Peer {

@@ -5,7 +5,7 @@ use iof_proto::limits::{UPCALL_COST, UPCALL_COST_PER_PROC};
 use iof_proto::{Failure, Info, InfoValue, Proc, Quota};
 
 use crate::Core;
-use crate::client::Payer;
+use crate::clients::client::Payer;
 use crate::ids::Call;
 
 impl Core {

@@ -11,7 +11,7 @@ use std::fmt;
 use iof_proto::limits::MAX_CONNECTIONS;
 use iof_proto::{Failure, Quota, QuotaLimit, QuotaScope};
 
-use crate::client::{ClientId, ClientProcess, Payer};
+use crate::clients::client::{ClientId, ClientProcess, Payer};
 
 /// The limits of an engine's quotas. By default they are the values of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
