@@ -1,9 +1,9 @@
 //! The destination of a printer.
 
 use crate::files::{FileId, Files, LockedFiles, OpenFiles};
+use crate::format::style::OpenLine;
 use crate::options::Options;
 use crate::output::{Audience, Output};
-use crate::style::OpenLine;
 
 /// The destination of a printer.
 #[derive(Debug)]

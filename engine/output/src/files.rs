@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use iof_proto::{Channel, Rank};
 
-use crate::choice::FilePlace;
-use crate::label::Source;
-use crate::pattern::PatternValues;
+use crate::format::choice::FilePlace;
+use crate::format::label::Source;
+use crate::format::pattern::PatternValues;
 use crate::watch::WriteWatch;
 
 mod check;

@@ -29,41 +29,36 @@
 //! ```
 
 mod batch;
-mod choice;
 mod destination;
 mod files;
-mod label;
+mod format;
 mod line_printer;
 mod lines;
-mod markup;
 mod options;
 mod order;
 mod output;
-mod pattern;
 mod printer;
 mod processes;
-mod stamp;
 mod stream;
-mod style;
 mod watch;
 
 pub use batch::{Batch, MIN_LENT};
-pub use choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, output_words};
 pub use destination::Destination;
 pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
-pub use label::{Label, Source};
+pub use format::choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, output_words};
+pub use format::label::{Label, Source};
+pub use format::markup::Markup;
+pub use format::pattern::{Pattern, PatternError, PatternValues};
+pub use format::stamp::Stamp;
+pub use format::style::{OpenLine, Run, Style, StyleExtras};
 pub use line_printer::LinePrinter;
 pub use lines::{
     Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER, LineHolder, Rest,
 };
-pub use markup::Markup;
 pub use options::Options;
 pub use output::{Audience, LaterOutput, Notes, Output};
-pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{PrintError, PrintReport, Printer};
 pub use processes::Processes;
-pub use stamp::Stamp;
-pub use style::{OpenLine, Run, Style, StyleExtras};
 pub use watch::{WriteProgress, WriteWatch};

@@ -10,13 +10,13 @@ use iof_tool::{LastRead, Origin};
 use crate::batch::Batch;
 use crate::destination::{Destination, OpenDestination};
 use crate::files::FileId;
-use crate::label::{Label, Source};
+use crate::format::label::{Label, Source};
+use crate::format::style::{OpenLine, Run, Style};
 use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
 use crate::printer::PrintError;
 use crate::processes::Processes;
 use crate::stream::new_key;
-use crate::style::{OpenLine, Run, Style};
 
 /// A process, its channel, and whether the stream contains logged messages.
 type StreamKey = (Proc, Channel, bool);
@@ -285,10 +285,10 @@ mod tests {
     use iof_tool::Interaction;
 
     use super::*;
-    use crate::choice::Choice;
     use crate::files::tests::files;
+    use crate::format::choice::Choice;
+    use crate::format::style::StyleExtras;
     use crate::output::Output;
-    use crate::style::StyleExtras;
 
     fn options(choice: &str) -> Options {
         let choice: Choice = choice.parse().unwrap();

@@ -1,8 +1,8 @@
 //! The options of a printer.
 
-use crate::choice::Choice;
+use crate::format::choice::Choice;
+use crate::format::style::{Style, StyleExtras};
 use crate::lines::FlushTimeout;
-use crate::style::{Style, StyleExtras};
 
 /// The options of a printer.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::uio::writev;
 use nix::unistd::isatty;
 
-use crate::style::OpenLine;
+use crate::format::style::OpenLine;
 use crate::watch::{Busy, WATCHED_WRITE, WriteWatch, lock};
 
 /// The largest number of slices that one writev(2) takes.

@@ -14,14 +14,14 @@ use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, T
 use crate::batch::{Batch, MAX_COPIED};
 use crate::destination::{Destination, OpenDestination};
 use crate::files::{FileError, FileId, Pool};
-use crate::label::Source;
+use crate::format::label::Source;
+use crate::format::style::{Loss, OpenLine};
 use crate::lines::FlushClock;
 use crate::options::Options;
 use crate::order::Siblings;
 use crate::output::Audience;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
-use crate::style::{Loss, OpenLine};
 use late::{LateFile, keep_late};
 use step::Running;
 

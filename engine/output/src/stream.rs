@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use crate::batch::Batch;
 use crate::files::FileId;
-use crate::label::Label;
+use crate::format::label::Label;
+use crate::format::style::{Loss, OpenLine, Run};
 use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
 use crate::output::Audience;
-use crate::style::{Loss, OpenLine, Run};
 use iof_tool::{BatchReader, Behind, FeedId, Origin};
 
 /// The beginning of a line may fill the ring's capacity divided by this number. A longer one is

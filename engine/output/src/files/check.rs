@@ -14,9 +14,9 @@ use nix::unistd::{AccessFlags, access};
 use super::MAX_KEPT_FILES;
 use super::rotation::NEW_SUFFIX;
 use super::{FileError, Files, JOB_NAME, with_suffix};
-use crate::choice::FilePlace;
-use crate::label::Source;
-use crate::pattern::PatternValues;
+use crate::format::choice::FilePlace;
+use crate::format::label::Source;
+use crate::format::pattern::PatternValues;
 
 impl Files {
     /// Checks that the files can probably be created, without creating anything. Checks neither the

@@ -17,8 +17,8 @@ use nix::sys::statfs::{
 
 use super::new::NewFiles;
 use super::{Rotation, make_directory};
+use crate::format::style::OpenLine;
 use crate::output::{Audience, write_all, write_ready};
-use crate::style::OpenLine;
 use crate::watch::WriteWatch;
 
 /// The mode of created files, which the umask may narrow.

@@ -10,7 +10,7 @@ use super::FileId;
 use super::new::NewFiles;
 use super::open::OpenFiles;
 use super::{FileError, Files};
-use crate::label::Source;
+use crate::format::label::Source;
 
 /// The files of a job, which are locked before it starts, so that a job with the same files can be
 /// refused before any of its ranks has started. A [`Printer`](crate::Printer) writes them.

@@ -74,8 +74,8 @@ mod tests {
 
     use iof_proto::{Channels, Nspace, Rank};
 
-    use crate::choice::FilePlace;
     use crate::files::tests::files;
+    use crate::format::choice::FilePlace;
     use crate::{FileError, Files, LockedFiles, Pattern};
 
     use super::*;

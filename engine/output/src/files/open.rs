@@ -17,9 +17,9 @@ use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
 use super::{FileError, FileId, Files, MAX_OPEN_FILES};
 use crate::batch::MAX_COPIED;
-use crate::label::Source;
+use crate::format::label::Source;
+use crate::format::style::OpenLine;
 use crate::output::{Audience, SLOW_WRITE};
-use crate::style::OpenLine;
 
 /// The number of files that a printer may always keep open: the first one, for its lock, and the
 /// one that it writes.
@@ -283,10 +283,10 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use crate::choice::FilePlace;
     use crate::files::entry::lock;
     use crate::files::tests::{files, source};
     use crate::files::{Rotation, with_suffix};
+    use crate::format::choice::FilePlace;
 
     /// Longer than anything here takes.
     const LIMIT: Duration = Duration::from_secs(30);

@@ -19,7 +19,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::entry::{FileEntry, WriteMode};
 use super::{FileId, MAX_OPEN_FILES};
-use crate::style::OpenLine;
+use crate::format::style::OpenLine;
 use crate::watch::lock;
 
 /// The threads, at most [`MAX_OPEN_FILES`], and the files that they have.

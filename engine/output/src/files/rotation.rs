@@ -186,9 +186,9 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use crate::choice::FilePlace;
     use crate::files::tests::{files, source};
     use crate::files::{Files, OpenFiles};
+    use crate::format::choice::FilePlace;
 
     #[test]
     fn a_full_file_is_renamed_between_lines_and_the_oldest_is_removed() {

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use iof_proto::Rank;
 
-use crate::label::{Label, Source, Tag};
+use crate::format::label::{Label, Source, Tag};
 
 /// The key of the text in JSON.
 const DATA: &[u8] = b",\"data\":";

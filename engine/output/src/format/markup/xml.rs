@@ -4,7 +4,7 @@ use std::io::Write;
 
 use iof_proto::xml::{CONTROL_PICTURES, reference};
 
-use crate::label::{Label, Source, Tag, local};
+use crate::format::label::{Label, Source, Tag, local};
 
 /// Returns the label of a stream: an element for each line, with the tag and, if `stamped`, the time as
 /// attributes.

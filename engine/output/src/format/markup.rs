@@ -1,6 +1,6 @@
 //! The markup around each piece of output. A format is a variant, a row and a module below this one.
 
-use crate::label::{Label, Source, Tag};
+use crate::format::label::{Label, Source, Tag};
 
 mod json;
 mod xml;

@@ -10,9 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::markup::Markup;
-use crate::pattern::{Pattern, PatternError};
-use crate::stamp::Stamp;
+use crate::format::markup::Markup;
+use crate::format::pattern::{Pattern, PatternError};
+use crate::format::stamp::Stamp;
 
 /// The location of per-rank files.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use jiff::tz::TimeZone;
 use memchr::memchr;
 
 use crate::batch::Batch;
-use crate::choice::Choice;
-use crate::label::{Label, Source, Tag, local};
-use crate::markup::Markup;
-use crate::stamp::Stamp;
+use crate::format::choice::Choice;
+use crate::format::label::{Label, Source, Tag, local};
+use crate::format::markup::Markup;
+use crate::format::stamp::Stamp;
 
 /// Missing bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
