@@ -10,11 +10,11 @@ use std::time::Instant;
 use iof_proto::{Channels, Found, Missed};
 use iof_shm_ring::{Gap, LastRead, Stepper};
 
-use crate::delivery::{Bytes, Origin, origin};
 use crate::error::{LostError, RequestError};
-use crate::event::Event;
-use crate::feed::{Counts, Feed, Item};
-use crate::feeds::{FeedId, Feeds};
+use crate::session::delivery::{Bytes, Origin, origin};
+use crate::session::event::Event;
+use crate::session::feed::{Counts, Feed, Item};
+use crate::session::feeds::{FeedId, Feeds};
 use crate::tool::Tool;
 use crate::tool::poll::{Poll, PollCall};
 use crate::wakeup::Sleeper;

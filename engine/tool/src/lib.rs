@@ -126,11 +126,7 @@
 
 mod adaptive_polling;
 mod batch_reader;
-mod delivery;
 mod error;
-mod event;
-mod feed;
-mod feeds;
 mod lines;
 mod link;
 mod local_rings;
@@ -138,9 +134,6 @@ mod own_proc;
 mod pull;
 mod push;
 mod pusher;
-mod registration;
-mod reply;
-mod request;
 mod session;
 #[cfg(feature = "test-utils")]
 pub mod test_utils;
@@ -148,10 +141,7 @@ mod tool;
 mod wakeup;
 
 pub use batch_reader::{BatchReader, Peeked, PollReady};
-pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
-pub use feed::Counts;
-pub use feeds::FeedId;
 pub use iof_proto::limits::HANDSHAKE_LIMIT;
 pub use iof_shm_ring::{Behind, Gap, Interaction, LastRead, Stepper};
 pub use lines::{LONGEST_LINE, Line, Lines};
@@ -160,7 +150,10 @@ pub use own_proc::own_proc;
 pub use pull::Pull;
 pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::{DetachedPusher, Pusher};
-pub use reply::Reply;
+pub use session::delivery::{Bytes, Delivery, Origin};
+pub use session::feed::Counts;
+pub use session::feeds::FeedId;
+pub use session::reply::Reply;
 pub use tool::Tool;
 pub use tool::poll::PollCall;
 pub use wakeup::Sleeper;

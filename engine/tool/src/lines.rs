@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use iof_proto::{Channel, Proc};
 
-use crate::delivery::{Delivery, Origin};
 use crate::error::LostError;
+use crate::session::delivery::{Delivery, Origin};
 use crate::tool::Tool;
 
 /// The longest line that [`Lines`] returns in one piece, in bytes.

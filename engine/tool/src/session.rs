@@ -11,15 +11,23 @@ use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
 use iof_proto::{EffectiveOptions, Failure, FromTool, Nspace, PushGranted, Status, ToTool};
 use iof_shm_ring::{Attached, Filler, Grouping, ReaderPage, Ringer};
 
+use self::event::Event;
+use self::feed::{Feed, StreamInfo, reader};
+use self::feeds::{Feeds, Settled};
+use self::registration::{Closing, Registration};
+use self::reply::Reply;
+use self::request::{Request, Requests};
 use crate::error::{LostError, RequestError};
-use crate::event::Event;
-use crate::feed::{Feed, StreamInfo, reader};
-use crate::feeds::{Feeds, Settled};
 use crate::link::Received;
 use crate::push::Pushing;
-use crate::registration::{Closing, Registration};
-use crate::reply::Reply;
-use crate::request::{Request, Requests};
+
+pub(crate) mod delivery;
+pub(crate) mod event;
+pub(crate) mod feed;
+pub(crate) mod feeds;
+pub(crate) mod registration;
+pub(crate) mod reply;
+pub(crate) mod request;
 
 /// An answer that no correct engine sends.
 pub(crate) const UNFIT: LostError =

@@ -10,15 +10,15 @@ use iof_proto::{FromTool, Log, Missed, Nspace, Proc, PushReport, Query, ToTool};
 use iof_shm_ring::{Attached, Grouping, OpenError, ReaderId, ReaderPage, Ring, Ringer, Start};
 
 use crate::batch_reader::{self, Peeked};
-use crate::event::Event;
-pub use crate::feed::StreamInfo;
-use crate::feed::{Counts, Feed, reader};
-pub use crate::feeds::Feeds;
-use crate::feeds::{FeedId, Settled};
 use crate::link::Received;
-use crate::registration::{JobEnd, Registration};
-use crate::request::Request;
 use crate::session::Session;
+use crate::session::event::Event;
+pub use crate::session::feed::StreamInfo;
+use crate::session::feed::{Counts, Feed, reader};
+pub use crate::session::feeds::Feeds;
+use crate::session::feeds::{FeedId, Settled};
+use crate::session::registration::{JobEnd, Registration};
+use crate::session::request::Request;
 use crate::{LostError, Pull, Push, Reply, RequestError};
 
 /// A [`Tool`](crate::Tool) without a connection. The caller sends the messages that

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use iof_shm_ring::Stepper;
 
 use crate::adaptive_polling::AdaptivePolling;
-use crate::event::Next;
-use crate::feeds::FeedId;
 use crate::link::Link;
-use crate::registration::Registration;
 use crate::session::Session;
+use crate::session::event::Next;
+use crate::session::feeds::FeedId;
+use crate::session::registration::Registration;
 use crate::wakeup::{Sleeper, Wakeup};
 
 mod attach;

@@ -6,7 +6,7 @@ use iof_proto::{FromTool, Log, LogReport};
 
 use super::Tool;
 use crate::error::RequestError;
-use crate::request::Request;
+use crate::session::request::Request;
 
 impl Tool {
     /// Logs messages to the channels of `log`. Blocks until each channel has succeeded or failed.

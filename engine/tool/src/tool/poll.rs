@@ -9,8 +9,8 @@ use super::Tool;
 use crate::adaptive_polling::MAX_POLL_INTERVAL;
 use crate::error::LostError;
 use crate::link::Received;
-use crate::registration::Registration;
 use crate::session::ReadSince;
+use crate::session::registration::Registration;
 use crate::wakeup::{Sleeper, Woken, wait};
 
 /// The longest time for which a tool that always has something to read leaves messages unread.
@@ -199,7 +199,7 @@ impl Tool {
     /// Does the part of [`Tool::poll`] that the thread which writes the streams may do while the
     /// owner of the tool sleeps. Returns whether all feeds that have something to read have only
     /// bytes, which are then to be consumed, see
-    /// [`Feeds::settle_step`](crate::feeds::Feeds::settle_step).
+    /// [`Feeds::settle_step`](crate::session::feeds::Feeds::settle_step).
     pub(crate) fn begin_step(&mut self) -> bool {
         // Messages come first: the streams of a process must all be known before one is read.
         if !self.wakeup.is_armed() || self.session.has_new_feeds || self.session.gone || self.has_ready() {

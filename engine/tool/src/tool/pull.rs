@@ -3,11 +3,11 @@
 use iof_proto::Granted;
 
 use super::Tool;
-use crate::delivery::Delivery;
 use crate::error::RequestError;
 use crate::pull::Pull;
-use crate::registration::{Callback, Registration};
-use crate::request::Request;
+use crate::session::delivery::Delivery;
+use crate::session::registration::{Callback, Registration};
+use crate::session::request::Request;
 
 impl Tool {
     /// Registers for output (`PMIx_IOF_pull`). Returns the id of the registration (PMIx's handler

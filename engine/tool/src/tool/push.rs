@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use super::Tool;
 use crate::error::{LostError, PushError, RequestError};
 use crate::push::{BlobSupply, Push, Pushing, STALL_TIMEOUT, Stall, Supplied, Supply};
-use crate::request::Request;
+use crate::session::request::Request;
 
 impl Tool {
     /// Pushes `bytes` into the stdin of the targets of `push`. Blocks until the bytes are in the

@@ -4,7 +4,7 @@ use iof_proto::{Answer, Found, FromTool, Query};
 
 use super::Tool;
 use crate::error::RequestError;
-use crate::request::Request;
+use crate::session::request::Request;
 
 impl Tool {
     /// Queries the values of `keys`, for all jobs and processes. [`iof_proto::query::key`] lists

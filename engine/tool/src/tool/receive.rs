@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::Tool;
 use super::poll::Poll;
-use crate::delivery::{Bytes, Delivery, origin};
 use crate::error::{CopyError, LostError};
-use crate::event::{Event, Next};
-use crate::feed::{Feed, Item};
-use crate::registration::JobEnd;
+use crate::session::delivery::{Bytes, Delivery, origin};
+use crate::session::event::{Event, Next};
+use crate::session::feed::{Feed, Item};
+use crate::session::registration::JobEnd;
 
 /// The result of one step.
 enum Step {

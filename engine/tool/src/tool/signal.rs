@@ -4,8 +4,8 @@ use iof_proto::{FromTool, Proc};
 
 use super::Tool;
 use crate::error::RequestError;
-use crate::reply::Signalled;
-use crate::request::Request;
+use crate::session::reply::Signalled;
+use crate::session::request::Request;
 
 impl Tool {
     /// Sends the signal with this number (signal(7)) to the `procs` that run on the engine's node,

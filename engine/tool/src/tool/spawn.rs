@@ -5,7 +5,7 @@ use iof_proto::{FromTool, JobSpec, Nspace, Spawn};
 use super::Tool;
 use crate::error::RequestError;
 use crate::own_proc::own_proc;
-use crate::request::Request;
+use crate::session::request::Request;
 
 impl Tool {
     /// Has the engine start a job (`PMIx_Spawn`), whose name is taken from `spec`. Returns the name.

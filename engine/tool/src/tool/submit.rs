@@ -7,9 +7,9 @@ use iof_proto::FromTool;
 
 use super::Tool;
 use crate::error::{LostError, RequestError};
-use crate::reply::FromReply;
-use crate::request::Request;
 use crate::session::UNFIT;
+use crate::session::reply::FromReply;
+use crate::session::request::Request;
 
 impl Tool {
     /// Sends a request, whose number `message` receives. Returns the number.

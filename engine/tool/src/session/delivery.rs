@@ -6,8 +6,8 @@ use std::ops::Deref;
 use iof_proto::{Channel, Missed, Nspace, Proc};
 use iof_shm_ring::{Behind, Gap, LastRead};
 
-use crate::feed::{Counts, Feed};
-use crate::reply::Reply;
+use crate::session::feed::{Counts, Feed};
+use crate::session::reply::Reply;
 
 /// The stream that a delivery belongs to: one source and channel of one registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::mem;
 
 use iof_proto::{Failure, Status};
 
-use crate::registration::Registration;
-use crate::reply::Reply;
+use crate::session::registration::Registration;
+use crate::session::reply::Reply;
 
 /// A request that was sent.
 pub(crate) enum Request {

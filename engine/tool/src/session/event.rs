@@ -2,10 +2,10 @@
 
 use iof_proto::{Missed, Nspace};
 
-use crate::feed::Item;
-use crate::feeds::FeedId;
-use crate::registration::JobEnd;
-use crate::reply::Reply;
+use crate::session::feed::Item;
+use crate::session::feeds::FeedId;
+use crate::session::registration::JobEnd;
+use crate::session::reply::Reply;
 
 /// An event of a registration or a request, not of a stream.
 #[derive(Debug)]

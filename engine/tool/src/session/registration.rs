@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use iof_proto::{Channels, Nspace};
 use iof_shm_ring::Start;
 
-use crate::delivery::Delivery;
 use crate::pull::Pull;
+use crate::session::delivery::Delivery;
 
 /// The function that receives the deliveries of a registration.
 pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;

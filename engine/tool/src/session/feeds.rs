@@ -6,7 +6,7 @@ use std::{fmt, mem};
 
 use iof_shm_ring::{Attached, ReaderId, ReaderPage};
 
-use crate::feed::Feed;
+use crate::session::feed::Feed;
 
 /// The id of one stream of one registration of a tool. It may be reused once the stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
