@@ -14,54 +14,38 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `elf`, `program`, `python` | the libraries that a program or mpi4py needs; whether PMIx is one of them |
-//! | `job`, `info` | what libpmix is told about a job; keys with values, in the form of C |
-//! | `types` | the structures of libpmix |
-//! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code about it |
-//! | `caller` | the thread that calls libpmix |
-//! | `topology` | the topology of the node for ranks of MPICH, from libhwloc |
-//! | `directory` | the directory for the files of jobs |
+//! | `program::elf`, `program`, `program::python` | the libraries that a program or mpi4py needs; whether PMIx is one of them |
+//! | `server::job`, `library::info` | what libpmix is told about a job; keys with values, in the form of C |
+//! | `library::types` | the structures of libpmix |
+//! | `library`, `server::upcalls`, `tools::tool_upcalls`, `library::read` | libpmix, and its calls of this crate: all unsafe code about it |
+//! | `library::caller` | the thread that calls libpmix |
+//! | `server::topology` | the topology of the node for ranks of MPICH, from libhwloc |
+//! | `server::directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
-//! | `tool_server` | the server of a tool |
-//! | `spawn` | the jobs that ranks spawn |
-//! | `request`, `answer` | what tools and ranks request, and the answers |
-//! | `listener`, `sock_diag`, `rendezvous`, `relay`, `filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
+//! | `tools::tool_server` | the server of a tool |
+//! | `requests::spawn` | the jobs that ranks spawn |
+//! | `requests::request`, `requests::answer` | what tools and ranks request, and the answers |
+//! | `tools::listener`, `tools::sock_diag`, `tools::rendezvous`, `tools::relay`, `tools::filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
-mod answer;
-mod caller;
-mod directory;
-mod elf;
 mod error;
-mod filter;
-mod info;
-mod job;
 mod library;
 pub mod limits;
-mod listener;
 mod program;
-mod python;
-mod read;
-mod relay;
-mod rendezvous;
-mod request;
+mod requests;
 mod server;
-mod sock_diag;
-mod spawn;
-mod tool_server;
-mod tool_upcalls;
-mod topology;
-mod types;
-mod upcalls;
+mod tools;
 
 pub use error::{RegisterError, StartError};
-pub use filter::HeldRequest;
-pub use job::{AppInfo, JobInfo};
 pub use limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
-pub use listener::{ToolListener, ToolService};
 pub use program::{Need, is_launcher};
-pub use relay::{Carried, Relay};
-pub use request::{AnswerReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest};
+pub use requests::request::{
+    AnswerReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest,
+};
+pub use server::job::{AppInfo, JobInfo};
+pub use server::topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
+pub use server::upcalls::{Event, EventKind};
 pub use server::{MAX_LOCAL_RANKS, PmixServer};
-pub use tool_server::ToolServer;
-pub use topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
-pub use upcalls::{Event, EventKind};
+pub use tools::filter::HeldRequest;
+pub use tools::listener::{ToolListener, ToolService};
+pub use tools::relay::{Carried, Relay};
+pub use tools::tool_server::ToolServer;

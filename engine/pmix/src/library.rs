@@ -11,10 +11,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use nix::sys::signal::SigSet;
 
+use self::info::{CInfos, Info, characters};
+use self::types::{ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, RawProc, SUCCESS, Status};
 use crate::error::StartError;
-use crate::info::{CInfos, Info, characters};
 use crate::limits::MAX_CALL_WAIT;
-use crate::types::{self, ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, RawProc, SUCCESS, Status};
+
+pub(crate) mod caller;
+pub(crate) mod info;
+pub(crate) mod read;
+pub(crate) mod types;
 
 /// The versions of libpmix whose structures are those of `types`: at least the first, and less than
 /// the second.

@@ -5,7 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::elf::Dynamic;
+use self::elf::Dynamic;
+
+pub(crate) mod elf;
+pub(crate) mod python;
 
 /// The name by which the dynamic linker knows libpmix.
 const LIBPMIX: &str = "libpmix.so.2";

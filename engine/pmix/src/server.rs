@@ -6,15 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::caller::Caller;
-use crate::directory::PrivateDirectory;
+use self::directory::PrivateDirectory;
+use self::job::{JobInfo, Locality};
+use self::upcalls::{Event, EventReceiver};
 use crate::error::{RegisterError, StartError};
-use crate::info::{Info, Value};
-use crate::job::{JobInfo, Locality};
 use crate::library::Library;
+use crate::library::caller::Caller;
+use crate::library::info::{Info, Value};
 use crate::limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
-use crate::request::{RankRequest, answer_rank};
-use crate::upcalls::{self, Event, EventReceiver};
+use crate::requests::request::{RankRequest, answer_rank};
+
+pub(crate) mod directory;
+pub(crate) mod job;
+pub(crate) mod topology;
+pub(crate) mod upcalls;
 
 /// The greatest number of ranks of a job. Greater numbers of local ranks have no form in PMIx.
 pub const MAX_LOCAL_RANKS: u32 = 65_534;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use iof_proto::Rank;
 
-use crate::tool_upcalls::tool_proc;
+use crate::tools::tool_upcalls::tool_proc;
 
 /// The size of the head of a message: its sender, a tag, the size of the rest, and padding.
 const HEAD: usize = 16;

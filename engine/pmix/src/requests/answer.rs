@@ -17,8 +17,8 @@ use iof_proto::{
     ProcInfo, StreamStats,
 };
 
-use crate::info::{Attribute, Info, Process, Value, c_string, characters};
-use crate::types::{self, ByteObject, RawPublished, kind};
+use crate::library::info::{Attribute, Info, Process, Value, c_string, characters};
+use crate::library::types::{self, ByteObject, RawPublished, kind};
 
 /// Returns one info for each key that was found.
 pub(crate) fn infos(answer: &Answer) -> Vec<Info> {

@@ -7,7 +7,7 @@ use std::os::linux::net::TcpStreamExt;
 
 use nix::poll::{PollFd, PollFlags};
 
-use crate::filter::{Answers, Filter, HeldRequest};
+use crate::tools::filter::{Answers, Filter, HeldRequest};
 
 /// The size of each buffer.
 const BUFFER_BYTES: usize = 64 << 10;

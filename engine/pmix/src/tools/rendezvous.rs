@@ -11,8 +11,8 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, geteuid};
 
-use crate::directory::{PrivateDirectory, write_new};
 use crate::error::StartError;
+use crate::server::directory::{PrivateDirectory, write_new};
 
 /// The files by which PMIx tools find a server, each under a name. They are removed when this is
 /// dropped.

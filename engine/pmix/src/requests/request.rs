@@ -7,9 +7,9 @@ use std::sync::mpsc::SyncSender;
 
 use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Proc, Query, Status, ToTool};
 
-use crate::answer;
-use crate::info::{CInfos, Value, c_string};
-use crate::types::{InfoCallback, LookupCallback, OpCallback, RawProc, SpawnCallback};
+use crate::library::info::{CInfos, Value, c_string};
+use crate::library::types::{InfoCallback, LookupCallback, OpCallback, RawProc, SpawnCallback};
+use crate::requests::answer;
 
 /// A request of a PMIx tool.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl AnswerReply {
         self.send_infos(answer.status, answer::infos(answer));
     }
 
-    fn send_infos(mut self, status: Status, infos: Vec<crate::info::Info>) {
+    fn send_infos(mut self, status: Status, infos: Vec<crate::library::info::Info>) {
         self.call(status, Some(Box::new(CInfos::new(infos))));
     }
 
@@ -350,7 +350,7 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
         (RankCallback::Group(reply, members), Ok(answer)) => {
             // libpmix 5 reads the members from the answer.
             let mut infos = answer::infos(&answer);
-            infos.push(crate::info::Info::new("pmix.grp.mbrs", Value::Procs(members)));
+            infos.push(crate::library::info::Info::new("pmix.grp.mbrs", Value::Procs(members)));
             reply.send_infos(answer.status, infos);
         }
         (RankCallback::Answer(reply) | RankCallback::Group(reply, _), Err(status)) => reply.refuse(status),

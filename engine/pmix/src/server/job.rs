@@ -5,8 +5,8 @@ use std::path::Path;
 
 use iof_proto::ProcInfo;
 
-use crate::info::{Info, Value, c_string, characters};
-use crate::types::RawProc;
+use crate::library::info::{Info, Value, c_string, characters};
+use crate::library::types::RawProc;
 
 /// A job whose ranks are all on this node. They are numbered in the order of its apps.
 #[derive(Clone, Debug)]

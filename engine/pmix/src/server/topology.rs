@@ -10,8 +10,8 @@ use std::{ptr, thread};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nix::sys::signal::SigSet;
 
-use crate::directory::PrivateDirectory;
 use crate::error::StartError;
+use crate::server::directory::PrivateDirectory;
 
 /// The longest wait for libhwloc, whose search depends on the devices of the node.
 pub const MAX_TOPOLOGY_WAIT: Duration = Duration::from_secs(2);

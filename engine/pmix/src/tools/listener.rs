@@ -19,8 +19,8 @@ use nix::unistd::geteuid;
 
 use crate::error::StartError;
 use crate::limits::MAX_PMIX_TOOLS;
-use crate::rendezvous::RendezvousFiles;
-use crate::sock_diag::SockDiag;
+use crate::tools::rendezvous::RendezvousFiles;
+use crate::tools::sock_diag::SockDiag;
 
 /// The name and the hidden command of `iof` by which it serves a tool.
 const COMMAND: [&str; 2] = ["iof", "pmix"];

@@ -1,6 +1,6 @@
 //! Requests of ranks to spawn jobs (`PMIx_Spawn`).
 //!
-//! The contract behind every `unsafe` block of this module is that of [`crate::read`].
+//! The contract behind every `unsafe` block of this module is that of [`crate::library::read`].
 
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
@@ -11,9 +11,9 @@ use iof_proto::limits::MAX_DIRECTIVES;
 use iof_proto::{App, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Spawn, Status};
 use nix::unistd::gethostname;
 
+use crate::library::read::{self, Read};
+use crate::library::types::{self, RawApp};
 use crate::limits::MAX_PMIX_SPAWN_BYTES;
-use crate::read::{self, Read};
-use crate::types::{self, RawApp};
 
 /// Keys of the job and of its programs.
 const WDIR: &str = "pmix.wdir";

@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::{Exchange, FromTool, Proc, Rank};
 
-use crate::info::characters;
-use crate::read::{self, ExchangeDirectives, Read};
-use crate::request::{
-    AnswerReply, LookupReply, NspaceReply, Post, RankCallback, RankReply, RankRequest, StatusReply,
-};
-use crate::spawn;
-use crate::types::{
+use crate::library::info::characters;
+use crate::library::read::{self, ExchangeDirectives, Read};
+use crate::library::types::{
     CONSTRUCT, Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawApp, RawProc,
     RawQuery, SUCCESS, SpawnCallback, Status, ToolCallback,
 };
+use crate::requests::request::{
+    AnswerReply, LookupReply, NspaceReply, Post, RankCallback, RankReply, RankRequest, StatusReply,
+};
+use crate::requests::spawn;
 
 /// A report of libpmix about a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,15 +14,15 @@ use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::{Channels, InfoValue, Proc, Status};
 use nix::sys::socket::{getsockopt, sockopt};
 
-use crate::info::characters;
 use crate::library::end_process;
-use crate::limits::MAX_PMIX_PULL_WAIT;
-use crate::read::{self, Read};
-use crate::request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
-use crate::types::{
+use crate::library::info::characters;
+use crate::library::read::{self, Read};
+use crate::library::types::{
     self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawQuery, SUCCESS,
     ToolCallback,
 };
+use crate::limits::MAX_PMIX_PULL_WAIT;
+use crate::requests::request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
 
 /// The most bytes of one push. libpmix does not receive longer messages.
 const MAX_PUSH_BYTES: usize = 32 << 20;

@@ -19,7 +19,7 @@ use iof_proto::{
     Query, Rank, Status,
 };
 
-use crate::types::{self, ByteObject, kind};
+use crate::library::types::{self, ByteObject, kind};
 
 /// The keys of the name and of the rank of a tool.
 const NSPACE: &str = "pmix.nspace";

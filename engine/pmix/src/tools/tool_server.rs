@@ -8,16 +8,16 @@ use std::thread;
 
 use iof_proto::{Channel, Channels, Info as Directive, Nspace, Proc, ProcInfo, Status};
 
-use crate::answer::{from_infos, proc};
-use crate::directory::PrivateDirectory;
 use crate::error::StartError;
-use crate::info::{Info, Value, c_string};
-use crate::job;
+use crate::library::info::{Info, Value, c_string};
 use crate::library::{Library, end_process};
 use crate::limits::{MAX_PMIX_TOOL_RANKS, PMIX_TOOL_HANDSHAKE};
-use crate::request::ToolRequest;
+use crate::requests::answer::{from_infos, proc};
+use crate::requests::request::ToolRequest;
 use crate::server::claim_process;
-use crate::tool_upcalls;
+use crate::server::directory::PrivateDirectory;
+use crate::server::job;
+use crate::tools::tool_upcalls;
 
 /// The PMIx server of one tool of this user, in libpmix. The process serves nothing else: libpmix
 /// keeps what a tool has not received yet, sends output to each tool that has asked for it, and its

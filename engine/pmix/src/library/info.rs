@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{CString, c_char};
 use std::ptr;
 
-use crate::types::{self, ByteObject, DataArray, KEY_BYTES, RawProcInfo, RegAttr, kind};
+use crate::library::types::{self, ByteObject, DataArray, KEY_BYTES, RawProcInfo, RegAttr, kind};
 
 /// A key with a value.
 #[derive(Clone)]
