@@ -18,15 +18,23 @@ use iof_shm_ring::CacheBudget;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::connection::{Connection, Flushed};
+use self::connection::{Connection, Flushed};
+use self::in_flight::{Budget, Departed};
+use self::starter::Starter;
+use self::upcalls::make_upcall;
 use crate::host::Host;
-use crate::in_flight::{Budget, Departed};
-use crate::log_channels::LogChannels;
-use crate::pmi::PmiLinks;
-use crate::reports::Report;
-use crate::starter::Starter;
+use crate::logs::log_channels::LogChannels;
+use crate::mpi::pmi::PmiLinks;
+use crate::tables::reports::Report;
 use crate::tables::{LockedTables, Tables};
-use crate::upcalls::make_upcall;
+
+pub(crate) mod connection;
+pub(crate) mod connections;
+pub(crate) mod in_flight;
+pub(crate) mod incoming;
+pub(crate) mod stalls;
+pub(crate) mod starter;
+pub(crate) mod upcalls;
 
 /// The token of the rendezvous socket.
 const LISTENER: Token = Token(1);

@@ -17,22 +17,30 @@ use iof_tool::{AttachError, LocalRings, Tool};
 use nix::unistd::geteuid;
 
 use crate::config::Config;
+use crate::control::in_flight::Budget;
+use crate::control::stalls::StallReports;
+use crate::control::starter::Starter;
 use crate::control::{Control, FIRST_PEER};
 use crate::error::StartError;
-use crate::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_name};
-use crate::handles::Handles;
 use crate::host::{Host, Standalone};
-use crate::in_flight::Budget;
 use crate::job::Job;
-use crate::log_channels::LogChannels;
-use crate::pmi::PmiLinks;
-use crate::pmix::PmixHost;
-use crate::pmix_tools::PmixTools;
-use crate::reports::{Report, Reports};
-use crate::stalls::StallReports;
-use crate::starter::Starter;
+use crate::logs::log_channels::LogChannels;
+use crate::mpi::pmi::PmiLinks;
+use crate::mpi::pmix::PmixHost;
+use crate::mpi::pmix_tools::PmixTools;
+use crate::mpi::topology::Topology;
 use crate::tables::Tables;
-use crate::topology::Topology;
+use crate::tables::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_name};
+use crate::tables::handles::Handles;
+use crate::tables::reports::{Report, Reports};
+
+pub(crate) mod adopt;
+pub(crate) mod deliver;
+pub(crate) mod launch;
+pub(crate) mod log;
+pub(crate) mod nodes;
+pub(crate) mod register;
+pub(crate) mod remove;
 
 /// Number of files that the smallest useful engine has open: two readers in its own process, and a
 /// job of one rank.

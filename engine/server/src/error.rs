@@ -9,7 +9,7 @@ use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
 
-use crate::files::FILES_PER_RANK;
+use crate::tables::files::FILES_PER_RANK;
 
 /// The reason why an engine did not start.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use iof_proto::{Channel, Channels, Failure, Found, Info, JobSpec, Log, Nspace, P
 use nix::unistd::{Uid, geteuid};
 
 use crate::job::Job;
-use crate::reports::{Report, Reports};
+use crate::tables::reports::{Report, Reports};
 #[cfg(doc)]
 use iof_proto::log::key as log;
 #[cfg(doc)]

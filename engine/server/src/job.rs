@@ -12,6 +12,10 @@ use iof_shm_ring::{ReaderId, ReaderPage};
 
 use crate::tables::Tables;
 
+pub(crate) mod binding;
+pub(crate) mod endings;
+pub(crate) mod plan;
+
 /// Interval at which [`Job::flush`] polls the positions of readers.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 

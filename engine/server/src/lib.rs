@@ -9,66 +9,38 @@
 //! | module | concept |
 //! |---|---|
 //! | `engine`, `config`, `error` | the embedder's handle, its configuration and its errors. The imports of all modules form no circle |
-//! | `launch`, `plan`, `adopt`, `nodes` | ranks that the engine starts; which these are, and how; ranks that the embedder has started; ranks on other nodes |
-//! | `starter` | what the engine's handle shares with the threads that start jobs for tools |
-//! | `register`, `remove` | adding a job and its ranks; removing a job |
-//! | `job`, `endings` | handles of jobs; the ends of ranks in their order |
-//! | `deliver`, `log` | output of remote ranks; messages that the embedder logs |
-//! | `host`, `upcalls` | what the embedder implements; the upcalls to it |
-//! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
-//! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
-//! | `binding` | the processor cores of ranks |
-//! | `pmi`, `pmix`, `pmix_tools` | the sockets by which ranks start MPI; the PMIx server in libpmix; the tools of PMIx |
-//! | `topology` | the file with the topology of the node |
-//! | `stalls` | ranks that stall the capture thread |
-//! | `files` | the limits on files and memory maps |
-//! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
-//! | `log_lines` | what the engine reports to the embedder's subscriber, after the tables are unlocked |
-//! | `log_channels`, `gateway` | the threads that log messages; the relay to a gateway |
+//! | `engine::launch`, `job::plan`, `engine::adopt`, `engine::nodes` | ranks that the engine starts; which these are, and how; ranks that the embedder has started; ranks on other nodes |
+//! | `control::starter` | what the engine's handle shares with the threads that start jobs for tools |
+//! | `engine::register`, `engine::remove` | adding a job and its ranks; removing a job |
+//! | `job`, `job::endings` | handles of jobs; the ends of ranks in their order |
+//! | `engine::deliver`, `engine::log` | output of remote ranks; messages that the embedder logs |
+//! | `host`, `control::upcalls` | what the embedder implements; the upcalls to it |
+//! | `control`, `tables::reports` | the control thread (mio), which accepts and serves tools; its queue |
+//! | `tables`, `tables::handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
+//! | `job::binding` | the processor cores of ranks |
+//! | `mpi::pmi`, `mpi::pmix`, `mpi::pmix_tools` | the sockets by which ranks start MPI; the PMIx server in libpmix; the tools of PMIx |
+//! | `mpi::topology` | the file with the topology of the node |
+//! | `control::stalls` | ranks that stall the capture thread |
+//! | `tables::files` | the limits on files and memory maps |
+//! | `control::connection`, `control::connections`, `control::incoming`, `control::in_flight` | sockets; messages received; descriptors not yet received |
+//! | `tables::log_lines` | what the engine reports to the embedder's subscriber, after the tables are unlocked |
+//! | `logs::log_channels`, `logs::gateway` | the threads that log messages; the relay to a gateway |
 //!
 //! The state, and all that changes it, is in the crate `iof-core`, which does no I/O.
 
-mod adopt;
-mod binding;
 mod config;
-mod connection;
-mod connections;
 mod control;
-mod deliver;
-mod endings;
 mod engine;
 mod error;
-mod files;
-mod gateway;
-mod handles;
 mod host;
-mod in_flight;
-mod incoming;
 mod job;
-mod launch;
-mod log;
-mod log_channels;
-mod log_lines;
-mod nodes;
-mod plan;
-mod pmi;
-mod pmi_spawn;
-mod pmix;
-mod pmix_names;
-mod pmix_tools;
-mod register;
-mod remove;
-mod reports;
-mod stalls;
-mod starter;
+mod logs;
+mod mpi;
 mod tables;
-mod topology;
-mod upcalls;
 
-pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{Config, DEFAULT_CACHE_TOTAL, MAX_CACHE_SIZE};
-pub use endings::Endings;
 pub use engine::Engine;
+pub use engine::adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use error::{LaunchError, PmixError, StartError};
 pub use host::{
     ApprovalReply, Host, HostReply, QueryReply, Remedy, SpawnReply, Standalone, ViaGateway, same_user,
@@ -90,6 +62,7 @@ pub use iof_log::{
 pub use iof_proto::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi, Rendezvous};
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;
-pub use plan::own_interaction;
-pub use pmi::is_launcher_variable;
-pub use pmix::needs_mpi;
+pub use job::endings::Endings;
+pub use job::plan::own_interaction;
+pub use mpi::pmi::is_launcher_variable;
+pub use mpi::pmix::needs_mpi;

@@ -8,10 +8,15 @@ use std::time::Instant;
 
 use iof_capture::{Capture, Command, Stopped};
 
-use crate::handles::{Handles, Removed};
-use crate::log_lines::LogLines;
-use crate::reports::Reports;
+use self::handles::{Handles, Removed};
+use self::log_lines::LogLines;
+use self::reports::Reports;
 use iof_core::{Core, DisconnectReason, DueUpcall, Input, SharedMemory};
+
+pub(crate) mod files;
+pub(crate) mod handles;
+pub(crate) mod log_lines;
+pub(crate) mod reports;
 
 /// The tables with their lock and the condition that announces changes.
 pub(crate) struct Tables {

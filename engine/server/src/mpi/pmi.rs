@@ -21,9 +21,9 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::job::Job;
-use crate::log_lines::LogLines;
-use crate::pmi_spawn;
-use crate::reports::Report;
+use crate::mpi::pmi_spawn;
+use crate::tables::log_lines::LogLines;
+use crate::tables::reports::Report;
 
 /// The environment variable that tells a rank the number of its socket.
 const PMI_FD: &str = "PMI_FD";

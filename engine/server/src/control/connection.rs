@@ -12,8 +12,8 @@ use iof_shm_ring::Stepper;
 use iof_tool::LocalRings;
 use nix::errno::Errno;
 
-use crate::in_flight::{Budget, Departed, InFlight};
-use crate::incoming::Incoming;
+use crate::control::in_flight::{Budget, Departed, InFlight};
+use crate::control::incoming::Incoming;
 
 /// The result of [`Connection::flush`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

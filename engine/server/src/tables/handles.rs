@@ -13,7 +13,7 @@ use iof_core::{
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{AnnounceError, JobLink, Listener};
 
-use crate::log_lines::LogLines;
+use crate::tables::log_lines::LogLines;
 
 /// All handles, by the ids that the core has given the jobs and ranks.
 pub(crate) struct Handles {

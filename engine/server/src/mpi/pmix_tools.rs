@@ -9,7 +9,7 @@ use iof_core::JobId;
 use iof_pmix_server::{StartError, ToolListener, ToolService};
 use iof_proto::{App, JobSpec};
 
-use crate::pmix::PmixHost;
+use crate::mpi::pmix::PmixHost;
 
 /// The jobs to which tools of PMIx can attach.
 #[derive(Default)]

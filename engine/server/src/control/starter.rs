@@ -14,13 +14,13 @@ use iof_shm_ring::CacheBudget;
 use nix::sys::signal::SigSet;
 
 use crate::config::Config;
+use crate::control::stalls::StallReports;
 use crate::host::Host;
 use crate::job::Job;
-use crate::pmix::PmixHost;
-use crate::pmix_tools::PmixTools;
-use crate::stalls::StallReports;
+use crate::mpi::pmix::PmixHost;
+use crate::mpi::pmix_tools::PmixTools;
+use crate::mpi::topology::Topology;
 use crate::tables::Tables;
-use crate::topology::Topology;
 
 /// The part of an engine that starts and removes jobs. The control thread has a weak reference, so that it ends with the
 /// engine.

@@ -14,20 +14,20 @@ use iof_proto::{JobSpec, Mpi, Rank};
 use iof_shm_ring::CacheBudget;
 use nix::sys::signal::SigSet;
 
-use crate::binding;
+use crate::control::starter::Starter;
 use crate::engine::Engine;
+use crate::engine::register::RunningRank;
 use crate::error::LaunchError;
-use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
-use crate::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
 use crate::job::Job;
-use crate::plan::{PlannedRank, first_ranks, own_interaction, planned_ranks, process_spec};
-use crate::pmi::{self, PmiJob};
-use crate::pmix::{MpiNeeds, PmixJob};
-use crate::pmix_tools;
-use crate::register::RunningRank;
-use crate::reports::Report;
-use crate::starter::Starter;
-use crate::topology::Topology;
+use crate::job::binding;
+use crate::job::plan::{PlannedRank, first_ranks, own_interaction, planned_ranks, process_spec};
+use crate::mpi::pmi::{self, PmiJob};
+use crate::mpi::pmix::{MpiNeeds, PmixJob};
+use crate::mpi::pmix_tools;
+use crate::mpi::topology::Topology;
+use crate::tables::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
+use crate::tables::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
+use crate::tables::reports::Report;
 
 /// The server by which the ranks of a job start MPI, if there is one.
 struct MpiJob {

@@ -5,7 +5,7 @@ use std::path::Path;
 use iof_pmi::{SpawnApp, SpawnCommand};
 use iof_proto::{App, JobSpec, KillOnBadExit, Mpi, Nspace, Spawn};
 
-use crate::files::node_name;
+use crate::tables::files::node_name;
 
 /// Returns the job that a rank of `parent` requests. It has the name of `parent` with a number.
 pub(crate) fn spawn(request: SpawnCommand, parent: &Nspace) -> Spawn {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use iof_core::{Call, DueUpcall, Input, Sources, Upcall};
 use iof_proto::{Failure, Status};
 
+use crate::control::starter::Starter;
 use crate::host::{ApprovalReply, Host, HostReply, QueryReply, SpawnReply};
-use crate::reports::Reports;
-use crate::starter::Starter;
+use crate::tables::reports::Reports;
 
 /// Makes an upcall.
 pub(crate) fn make_upcall(

@@ -8,9 +8,9 @@ use iof_core::{Edges, Input, MAX_RANKS, NewJob, Node, NodeId, NodeReport};
 use iof_proto::JobSpec;
 
 use crate::engine::Engine;
+use crate::engine::launch::new_job;
 use crate::error::LaunchError;
 use crate::job::Job;
-use crate::launch::new_job;
 
 impl Engine {
     /// Begins a job whose ranks run on other nodes. The embedder starts all ranks of the job there,

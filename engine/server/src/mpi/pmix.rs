@@ -17,11 +17,11 @@ use iof_proto::limits::MAX_NSPACE;
 use iof_proto::{App, Failure, JobSpec, Mpi, Rank, Status, ToTool};
 
 use crate::error::{LaunchError, PmixError};
-use crate::files::node_name;
-use crate::plan::first_processes;
-use crate::pmi::unique_name;
-use crate::pmix_names::{PmixNames, from_pmix, to_pmix};
-use crate::reports::Reports;
+use crate::job::plan::first_processes;
+use crate::mpi::pmi::unique_name;
+use crate::mpi::pmix_names::{PmixNames, from_pmix, to_pmix};
+use crate::tables::files::node_name;
+use crate::tables::reports::Reports;
 
 /// The variable that names the library.
 const LIBRARY_VARIABLE: &str = "IOF_LIBPMIX";

@@ -17,9 +17,9 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
 use crate::engine::Engine;
-use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
+use crate::engine::register::RunningRank;
 use crate::job::Job;
-use crate::register::RunningRank;
+use crate::tables::files::{MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
 
 /// The specification of a job whose ranks the embedder has started already.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use iof_shm_ring::{CreateError, ReaderPage};
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
-use crate::connection::Connection;
 use crate::control::Control;
-use crate::files::check_spare_files;
-use crate::log_lines::LogLines;
+use crate::control::connection::Connection;
 use crate::tables::LockedTables;
+use crate::tables::files::check_spare_files;
+use crate::tables::log_lines::LogLines;
 
 impl Control {
     /// Adds a connection from the rendezvous socket, or refuses it if no place is free.

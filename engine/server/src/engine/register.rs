@@ -10,10 +10,10 @@ use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
 
-use crate::files::is_memory_limited;
-use crate::handles::RankHandles;
+use crate::control::starter::Starter;
 use crate::job::Job;
-use crate::starter::Starter;
+use crate::tables::files::is_memory_limited;
+use crate::tables::handles::RankHandles;
 
 /// A running rank that is about to be registered.
 pub(crate) struct RunningRank {

@@ -8,8 +8,8 @@ use iof_core::{Call, ChannelEntry, Input, LogConfig, LogRoute, LogRoutes, LogSte
 use iof_log::{JobRecord, Stalls, Worker, syslog_line};
 use iof_proto::{Failure, Status};
 
-use crate::gateway::{relay, relayed};
-use crate::reports::Reports;
+use crate::logs::gateway::{relay, relayed};
+use crate::tables::reports::Reports;
 #[cfg(feature = "mail")]
 use iof_log::Mail;
 
