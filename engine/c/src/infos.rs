@@ -7,8 +7,12 @@ use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Info, InfoValue, Proc, Rank, Status, attribute};
 
-use crate::guard::{OrStatus, Outcome};
-use crate::read;
+use crate::ffi::guard::{OrStatus, Outcome};
+use crate::ffi::read;
+
+pub(crate) mod format;
+pub(crate) mod init;
+pub(crate) mod spec;
 
 /// Infos. The methods remove those that they read.
 pub(crate) struct Infos(pub Vec<Info>);

@@ -6,23 +6,23 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `types`, `callbacks`, `constants` | the declarations of the header, beside the tables of `iof-proto` |
-//! | `guard` | the border around entry points: no panic crosses it, and no callback blocks |
-//! | `read`, `make` | conversion of C's values into Rust's, and back |
-//! | `memory`, `value`, `owned` | memory of malloc(3); values with what they own; arrays lent to C |
-//! | `call` | calls of C's callbacks |
-//! | `library`, `init`, `infos` | the process: nothing, a tool or a server; its initialization; infos by key |
-//! | `spec` | the infos of jobs and their programs |
-//! | `command`, `shared` | requests of the program; the queue that hands them to the core |
-//! | `session`, `core`, `turns` | one connection: the thread that progresses it, pending requests |
-//! | `pushes`, `events` | pushes in progress; event handlers |
-//! | `print`, `format` | output without a callback; its attributes |
-//! | `stdio` | the program's own stdin, stdout and stderr |
-//! | `tool`, `spawn`, `forwarding`, `servers`, `progress` | entry points of tools |
-//! | `helpers`, `argv`, `strings`, `pretty` | functions for values, lists and names |
-//! | `local_answers` | queries that need no engine |
-//! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs, its upcalls |
-//! | `job_output` | output of a job that the library writes without a registration of the program |
+//! | `ffi::types`, `ffi::callbacks`, `ffi::constants` | the declarations of the header, beside the tables of `iof-proto` |
+//! | `ffi::guard` | the border around entry points: no panic crosses it, and no callback blocks |
+//! | `ffi::read`, `ffi::make` | conversion of C's values into Rust's, and back |
+//! | `ffi::memory`, `ffi::value`, `ffi::owned` | memory of malloc(3); values with what they own; arrays lent to C |
+//! | `session::call` | calls of C's callbacks |
+//! | `library`, `infos::init`, `infos` | the process: nothing, a tool or a server; its initialization; infos by key |
+//! | `infos::spec` | the infos of jobs and their programs |
+//! | `session::command`, `session::shared` | requests of the program; the queue that hands them to the core |
+//! | `session`, `session::core`, `session::turns` | one connection: the thread that progresses it, pending requests |
+//! | `session::pushes`, `session::events` | pushes in progress; event handlers |
+//! | `session::print`, `infos::format` | output without a callback; its attributes |
+//! | `session::stdio` | the program's own stdin, stdout and stderr |
+//! | `functions::tool`, `functions::spawn`, `functions::forwarding`, `functions::servers`, `functions::progress` | entry points of tools |
+//! | `functions::helpers`, `functions::argv`, `ffi::strings`, `ffi::pretty` | functions for values, lists and names |
+//! | `functions::local_answers` | queries that need no engine |
+//! | `functions::server`, `functions::jobs`, `functions::host` | entry points of launchers: the engine, its jobs, its upcalls |
+//! | `functions::job_output` | output of a job that the library writes without a registration of the program |
 //!
 //! # Safety
 //! The header states the contract of the entry points: pointers that are not NULL point to values
@@ -33,58 +33,24 @@
 #![allow(missing_debug_implementations, reason = "the values of C's unions are known to C alone")]
 #![allow(clippy::missing_safety_doc, reason = "the head of the header states the contract once")]
 
-mod argv;
-mod call;
-mod callbacks;
-mod command;
-mod constants;
-mod core;
-mod events;
-mod format;
-mod forwarding;
-mod guard;
-mod helpers;
-mod host;
+mod ffi;
+mod functions;
 mod infos;
-mod init;
-mod job_output;
-mod jobs;
 mod library;
-mod local_answers;
-mod make;
-mod memory;
-mod own_stdin;
-mod owned;
-mod pretty;
-mod print;
-mod progress;
-mod pushes;
-mod read;
-mod server;
-mod servers;
 mod session;
-mod shared;
-mod spawn;
-mod spec;
-mod stdio;
-mod strings;
-mod tool;
-mod turns;
-mod types;
-mod value;
 
-pub use argv::*;
-pub use callbacks::*;
-pub use constants::*;
-pub use forwarding::*;
-pub use guard::fail;
-pub use helpers::*;
-pub use jobs::*;
-pub use pretty::*;
-pub use progress::*;
-pub use server::*;
-pub use servers::*;
-pub use spawn::*;
-pub use strings::*;
-pub use tool::*;
-pub use types::*;
+pub use ffi::callbacks::*;
+pub use ffi::constants::*;
+pub use ffi::guard::fail;
+pub use ffi::pretty::*;
+pub use ffi::strings::*;
+pub use ffi::types::*;
+pub use functions::argv::*;
+pub use functions::forwarding::*;
+pub use functions::helpers::*;
+pub use functions::jobs::*;
+pub use functions::progress::*;
+pub use functions::server::*;
+pub use functions::servers::*;
+pub use functions::spawn::*;
+pub use functions::tool::*;

@@ -15,11 +15,11 @@ use iof_proto::rendezvous::Search;
 use iof_proto::{Nspace, Proc, Status};
 use iof_tool::LostError;
 
-use crate::events::Events;
-use crate::format::{Format, Formats};
-use crate::guard::{OrStatus, Outcome, lock, may_wait};
+use crate::ffi::guard::{OrStatus, Outcome, lock, may_wait};
+use crate::infos::format::{Format, Formats};
+use crate::session::events::Events;
+use crate::session::stdio;
 use crate::session::{EngineSession, attach_status};
-use crate::stdio;
 
 /// The state of the library in this process.
 #[derive(Default)]

@@ -17,13 +17,23 @@ use iof_proto::rendezvous::SearchNames;
 use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 use iof_tool::{AttachError, Tool};
 
-use crate::command::{Command, Done, gone};
-use crate::core::SessionCore;
-use crate::events::Events;
-use crate::format::Formats;
-use crate::guard::{OrStatus, Outcome, as_error, lock, may_wait, or_failure};
-use crate::shared::SessionShared;
-use crate::turns::{Turns, Waited};
+use self::command::{Command, Done, gone};
+use self::core::SessionCore;
+use self::events::Events;
+use self::shared::SessionShared;
+use self::turns::{Turns, Waited};
+use crate::ffi::guard::{OrStatus, Outcome, as_error, lock, may_wait, or_failure};
+use crate::infos::format::Formats;
+
+pub(crate) mod call;
+pub(crate) mod command;
+pub(crate) mod core;
+pub(crate) mod events;
+pub(crate) mod print;
+pub(crate) mod pushes;
+pub(crate) mod shared;
+pub(crate) mod stdio;
+pub(crate) mod turns;
 
 /// Opens a further connection to the same engine.
 pub(crate) type Connect = Box<dyn Fn() -> Result<Tool, AttachError> + Send + Sync>;

@@ -60,19 +60,19 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     config.after_includes = Some(constants(&text("standard.h")) + &text("macros.h"));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for name in [
-        "types",
-        "callbacks",
-        "tool",
-        "forwarding",
-        "servers",
-        "progress",
-        "helpers",
-        "argv",
-        "strings",
-        "pretty",
-        "server",
-        "jobs",
-        "spawn",
+        "ffi/types",
+        "ffi/callbacks",
+        "functions/tool",
+        "functions/forwarding",
+        "functions/servers",
+        "functions/progress",
+        "functions/helpers",
+        "functions/argv",
+        "ffi/strings",
+        "ffi/pretty",
+        "functions/server",
+        "functions/jobs",
+        "functions/spawn",
     ] {
         builder = builder.with_src(source(name));
     }

@@ -90,8 +90,8 @@ fn listed(source: &str, function: &str, label: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_documentation_of_each_function_lists_its_attributes_of_the_table() {
-    let [tool, forwarding, server, jobs, spawn] =
-        ["tool", "forwarding", "server", "jobs", "spawn"].map(|name| read(&format!("src/{name}.rs")));
+    let [tool, forwarding, server, jobs, spawn] = ["tool", "forwarding", "server", "jobs", "spawn"]
+        .map(|name| read(&format!("src/functions/{name}.rs")));
     let cases: [(&str, &str, &str, &[Place]); 8] = [
         (&tool, "iof_tool_init", "Infos: ", &[Place::ToolInit]),
         (&forwarding, "iof_IOF_pull", "Directives: ", &[Place::Pull, Place::LibraryPull]),

@@ -1,0 +1,99 @@
+//! The functions of tools that have an engine start jobs.
+
+use std::ffi::{c_char, c_void};
+
+use iof_proto::Spawn;
+use iof_proto::attribute::Place;
+
+use crate::ffi::callbacks::iof_spawn_cbfunc_t;
+use crate::ffi::guard::{Outcome, guard};
+use crate::ffi::types::{iof_app_t, iof_info_t, iof_nspace_t, iof_status_t};
+use crate::ffi::{memory, read};
+use crate::functions::jobs::{MAX_APPS, program};
+use crate::infos::Infos;
+use crate::infos::spec;
+use crate::library::{initialized, session};
+use crate::session::call;
+use crate::session::command::Command;
+
+/// Has the engine start the processes of a job (iof_server_spawn), and stores its name in nspace, which
+/// may be NULL and otherwise points to an iof_nspace_t. Blocks until all processes are started, or
+/// none is. The launcher of the engine decides whether tools of its own user may start jobs; iof run
+/// permits it, and an engine of iof_server_init does not. The environment is that of the engine's
+/// process and what the programs add.
+///
+/// The engine keeps the output from its first byte on until the caller registers for it
+/// (iof_IOF_pull), as the infos about its cache specify. The job then ends with its parent: the job of
+/// the rank that the caller descends from, otherwise the caller.
+///
+/// Infos of the job: IOF_NSPACE (by default a name of its own), IOF_STDIN_TGT, IOF_GRACE, IOF_MPI,
+/// IOF_NOHUP, IOF_PARENT_ID, IOF_WDIR, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+/// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US. Those of a program are as for
+/// iof_server_spawn. Any other info is refused, also if it is not required.
+///
+/// Errors, after which no process of the job runs; iof_last_error returns the reason, with the rank and
+/// the error of the system: IOF_ERR_NOT_SUPPORTED if an info or the launcher refuses it;
+/// IOF_ERR_NO_PERMISSIONS if the engine belongs to another user; IOF_ERR_EXISTS if a job has the name
+/// already; IOF_ERR_OUT_OF_RESOURCE if tools have started too many jobs;
+/// IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started; IOF_ERR_WOULD_BLOCK in a callback.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_Spawn(
+    job_info: *const iof_info_t,
+    ninfo: usize,
+    apps: *const iof_app_t,
+    napps: usize,
+    nspace: *mut c_char,
+) -> iof_status_t {
+    guard(|| {
+        initialized()?;
+        let session = session()?;
+        // SAFETY: the contract in the header.
+        let spawn = unsafe { tool_spawn(job_info, ninfo, apps, napps) }?;
+        let name = session.blocking(|done| Command::Spawn(spawn, done))?;
+        // SAFETY: the contract in the header: it is an iof_nspace_t.
+        unsafe { read::store::<iof_nspace_t>(nspace.cast(), memory::characters(name.as_str())) }
+    })
+}
+
+/// The same as iof_Spawn, without blocking: cbfunc, which may be NULL, is called with the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_Spawn_nb(
+    job_info: *const iof_info_t,
+    ninfo: usize,
+    apps: *const iof_app_t,
+    napps: usize,
+    cbfunc: iof_spawn_cbfunc_t,
+    cbdata: *mut c_void,
+) -> iof_status_t {
+    guard(|| {
+        initialized()?;
+        let session = session()?;
+        // SAFETY: the contract in the header.
+        let spawn = unsafe { tool_spawn(job_info, ninfo, apps, napps) }?;
+        session.submit(Command::Spawn(spawn, call::spawned(cbfunc, cbdata)))
+    })
+}
+
+/// Reads the arguments of `iof_Spawn`.
+///
+/// # Safety
+/// The contract of [`read`].
+unsafe fn tool_spawn(
+    job_info: *const iof_info_t,
+    ninfo: usize,
+    apps: *const iof_app_t,
+    napps: usize,
+) -> Outcome<Box<Spawn>> {
+    // SAFETY: the caller's promise.
+    let (infos, apps) = unsafe { (read::infos(job_info, ninfo)?, read::slice(apps, napps, MAX_APPS)?) };
+    let program = |from: &iof_app_t| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Infos(read::infos(from.info, from.ninfo)?).only(&[Place::Program])?;
+            program(from)
+        }
+    };
+    let programs = apps.iter().map(program).collect::<Outcome<Vec<_>>>()?;
+    spec::tool_spawn(infos, programs).map(Box::new)
+}
