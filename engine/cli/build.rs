@@ -1,4 +1,4 @@
-//! Has the linker export the symbols for debuggers (`src/mpir.rs`). Otherwise it would drop their
+//! Has the linker export the symbols for debuggers (`src/run/mpir.rs`). Otherwise it would drop their
 //! names, or strip(1) would.
 
 fn main() {

@@ -1,11 +1,7 @@
 //! The command line.
 
-mod ending;
-pub mod engine;
 mod run;
-pub mod similar;
 pub mod spellings;
-pub mod values;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,19 +10,19 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use iof_proto::Channels;
 
-use self::engine::JobEngineArgs;
 pub use self::run::{AppArgs, RunArgs, Variable};
-use self::values::{CHANNELS, Ranks, interval, ranks};
-use crate::gateway::GatewayArgs;
-use crate::kill::KillArgs;
-use crate::log::LogArgs;
+use crate::commands::gateway::GatewayArgs;
+use crate::commands::kill::KillArgs;
+use crate::commands::log::LogArgs;
+use crate::commands::ps::PsArgs;
+use crate::commands::push::PushArgs;
+use crate::commands::query::QueryArgs;
 use crate::nodes::agents::{AgentArgs, LinkArgs};
-use crate::output::OutputArgs;
+use crate::options::engine::JobEngineArgs;
+use crate::options::values::{CHANNELS, Ranks, interval, ranks};
+use crate::outputs::output::OutputArgs;
 use crate::pages::sections::with_examples;
 use crate::pmix_tools::server::PmixArgs;
-use crate::ps::PsArgs;
-use crate::push::PushArgs;
-use crate::query::QueryArgs;
 
 /// Run jobs, forward their output and stdin, and attach to running jobs
 #[derive(Parser)]

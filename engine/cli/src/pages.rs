@@ -14,7 +14,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use self::sections::Sections;
 use crate::args::{CompletionsArgs, Iof, ManArgs};
 use crate::error::Failure;
-use crate::print::write;
+use crate::terminal::print::write;
 
 /// Prints the completion script of a shell, or the candidates for the value of an option.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {

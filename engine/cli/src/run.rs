@@ -8,11 +8,16 @@
 //! * [`StartedJob`]: the ranks run. Dropping it kills them.
 //! * [`RunningJob`](running::RunningJob): the ends of ranks and outputs arrive as events.
 
+pub(crate) mod account;
+pub(crate) mod app;
 mod children;
+pub(crate) mod fifos;
 mod host;
 mod inside;
 mod keep;
 mod launched_job;
+pub(crate) mod mpir;
+pub(crate) mod name;
 mod plan;
 mod prepared;
 mod running;

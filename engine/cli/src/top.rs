@@ -27,11 +27,11 @@ use self::filter::RowFilter;
 use self::row::Sort;
 use self::screen::Screen;
 use crate::args::TopArgs;
-use crate::attach::{attach, query_procs, query_streams};
+use crate::commands::attach::{attach, query_procs, query_streams};
+use crate::commands::query::check_ranks;
 use crate::error::Failure;
-use crate::message::print_message;
-use crate::query::check_ranks;
-use crate::signals::{self, Signals};
+use crate::processes::signals::{self, Signals};
+use crate::terminal::message::print_message;
 
 /// The capacity of the event queue. Senders block when it is full, so that a slow terminal costs no
 /// memory.

@@ -10,13 +10,13 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::Iof;
-use crate::args::similar::mistyped;
 use crate::args::spellings::translate::{Refusal, translate};
+use crate::commands::kill::rewritten;
 use crate::error::{Failure, shown};
-use crate::kill::rewritten;
-use crate::message::finish;
+use crate::options::similar::mistyped;
 use crate::pages::sections::header;
-use crate::print;
+use crate::terminal::message::finish;
+use crate::terminal::print;
 
 /// The number of words of a command line that a message repeats.
 const MAX_REPEATED: usize = 16;

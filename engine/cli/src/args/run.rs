@@ -10,12 +10,14 @@ use clap::{ArgAction, Args, ValueHint};
 use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy, Rendezvous};
 use iof_proto::Nspace;
 
-use super::ending::EndingArgs;
-use super::engine::EngineArgs;
-use super::values::{Choice, Ranks, cache_size, cache_total, choice, duration, give_up, nprocs, ranks};
+use crate::events::stdin::StdinArgs;
 use crate::nodes::options::NodeArgs;
-use crate::output::OutputArgs;
-use crate::stdin::StdinArgs;
+use crate::options::ending::EndingArgs;
+use crate::options::engine::EngineArgs;
+use crate::options::values::{
+    Choice, Ranks, cache_size, cache_total, choice, duration, give_up, nprocs, ranks,
+};
+use crate::outputs::output::OutputArgs;
 
 #[derive(Args)]
 #[command(

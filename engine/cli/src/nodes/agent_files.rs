@@ -11,14 +11,14 @@ use iof_proto::Rank;
 use iof_remote::{FileWriter, FilesEnd, StartRefusal};
 use nix::sys::signal::Signal;
 
-use crate::attach::attach_own;
+use crate::commands::attach::attach_own;
 use crate::error::Failure;
-use crate::give_up::WriteWait;
-use crate::job_event::GRACE;
-use crate::output::{OpenMode, OutputArgs, TagBy};
-use crate::printers::{OutputWriter, add_report};
-use crate::redirect::RedirectArgs;
-use crate::threads::{recv_until, start_thread};
+use crate::events::job_event::GRACE;
+use crate::outputs::output::{OpenMode, OutputArgs, TagBy};
+use crate::outputs::printers::{OutputWriter, add_report};
+use crate::outputs::redirect::RedirectArgs;
+use crate::processes::threads::{recv_until, start_thread};
+use crate::terminal::give_up::WriteWait;
 
 /// The name of the agent's own tools.
 const NAME: &str = "iof agent";

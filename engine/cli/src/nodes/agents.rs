@@ -20,13 +20,13 @@ use nix::sys::signal::Signal;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::agent_files::{FileWriters, refusal};
-use crate::args::values::duration;
+use crate::commands::log;
 use crate::error::{Failure, engine_failed};
-use crate::guardian;
-use crate::log;
-use crate::message::print_message;
-use crate::signals::{Signals, asks_to_end};
-use crate::threads::start_thread;
+use crate::options::values::duration;
+use crate::processes::guardian;
+use crate::processes::signals::{Signals, asks_to_end};
+use crate::processes::threads::start_thread;
+use crate::terminal::message::print_message;
 
 /// The options of `iof agent`, which `iof run` sets.
 #[derive(Args)]

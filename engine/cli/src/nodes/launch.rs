@@ -11,13 +11,13 @@ use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgr
 use nix::sys::signal::Signal;
 
 use crate::args::RunArgs;
-use crate::args::values::show_duration;
 use crate::error::Failure;
-use crate::job_event::JobEvent;
-use crate::message::print_message;
-use crate::output::Outputs;
-use crate::signal_watch::{SignalWatch, before_start};
-use crate::signals::{ReceivedSignal, asks_again, asks_to_end};
+use crate::events::job_event::JobEvent;
+use crate::events::signal_watch::{SignalWatch, before_start};
+use crate::options::values::show_duration;
+use crate::outputs::output::Outputs;
+use crate::processes::signals::{ReceivedSignal, asks_again, asks_to_end};
+use crate::terminal::message::print_message;
 
 /// Refuses options that do not work with several nodes, each by its name.
 pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {

@@ -10,8 +10,8 @@ use iof_remote::{Carriers, EmptyTemplate, Launch, Node, Template, shell_word};
 
 use super::hosts::{Hosts, MapBy, is_here};
 use super::{allocation, hostfile};
-use crate::args::values::{duration, timeout};
 use crate::error::Failure;
+use crate::options::values::{duration, timeout};
 
 /// The options for nodes.
 #[derive(Args)]

@@ -10,9 +10,9 @@ use iof_proto::names::sanitize;
 use iof_proto::rendezvous::{Candidate, Search};
 
 use super::output_words;
-use crate::args::engine::own_directory;
 use crate::args::spellings::{GROUPS, Values};
 use crate::args::{Iof, List};
+use crate::options::engine::own_directory;
 
 /// Returns the candidates of a list that begin with `typed`, one in each line; empty if the engines
 /// cannot be found.

@@ -17,7 +17,7 @@ use iof_tool::{Push, PushError, RequestError, Tool};
 use nix::libc::SIGKILL;
 
 use crate::error::Failure;
-use crate::threads::start_thread;
+use crate::processes::threads::start_thread;
 
 /// The name of a tool of PMIx among the readers of the engine.
 pub const NAME: &str = "PMIx tool";

@@ -7,12 +7,12 @@ use crossbeam::channel::Sender;
 use iof_engine::{Engine, Job, JobStatus, Signal, SpawnReply, SpawnRequest};
 use iof_proto::{Failure as Refusal, JobSpec, Nspace, Status};
 
-use crate::attach::attach_own;
+use crate::commands::attach::attach_own;
 use crate::error::Failure;
-use crate::job_event::JobEvent;
-use crate::output::Outputs;
-use crate::printers::AttachedOutputs;
-use crate::threads::start_thread;
+use crate::events::job_event::JobEvent;
+use crate::outputs::output::Outputs;
+use crate::outputs::printers::AttachedOutputs;
+use crate::processes::threads::start_thread;
 
 /// The command's own engine, job and slots.
 pub struct Own<'b, 'a> {

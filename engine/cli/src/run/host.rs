@@ -6,8 +6,8 @@ use crossbeam::channel::Sender;
 use iof_engine::{Host, Job, Remedy, Signal, SpawnReply, SpawnRequest};
 use iof_proto::{Channel, Failure, Nspace, Proc, Status};
 
-use crate::job_event::JobEvent;
-use crate::log;
+use crate::commands::log;
+use crate::events::job_event::JobEvent;
 
 /// The host of the command's engine. What it sends is lost only when the job is over.
 pub struct CommandHost {

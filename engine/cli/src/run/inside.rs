@@ -8,12 +8,12 @@ use iof_proto::{Channels, Nspace, Proc, Spawn};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 use super::plan::spec;
-use crate::app::apps;
 use crate::args::RunArgs;
-use crate::attach::{attach_several, pull_for};
+use crate::commands::attach::{attach_several, pull_for};
 use crate::error::Failure;
-use crate::output::WrittenOutputs;
-use crate::printers::add_report;
+use crate::outputs::output::WrittenOutputs;
+use crate::outputs::printers::add_report;
+use crate::run::app::apps;
 
 /// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
 /// with this command, which is its spawner.

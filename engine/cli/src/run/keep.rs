@@ -14,11 +14,11 @@ use super::plan::config;
 use super::prepared::start_engine;
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::job_event::JobEvent;
-use crate::message::print_message;
-use crate::signal_watch::SignalWatch;
-use crate::signals::{Signals, asks_to_end};
-use crate::threads::recv_until;
+use crate::events::job_event::JobEvent;
+use crate::events::signal_watch::SignalWatch;
+use crate::processes::signals::{Signals, asks_to_end};
+use crate::processes::threads::recv_until;
+use crate::terminal::message::print_message;
 
 /// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs.
 pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {

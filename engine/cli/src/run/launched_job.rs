@@ -10,11 +10,11 @@ use iof_remote::{Launch, Node, NodeConfig, RemoteJob, Template, environment};
 
 use super::prepared::Prepared;
 use crate::error::Failure;
-use crate::failures::MAX_FAILURE_LINES;
-use crate::job_event::{FLUSH_LIMIT, JobEvent};
-use crate::keyboard::Keyboard;
+use crate::events::job_event::{FLUSH_LIMIT, JobEvent};
 use crate::nodes::launch;
-use crate::threads::start_thread;
+use crate::processes::threads::start_thread;
+use crate::reports::failures::MAX_FAILURE_LINES;
+use crate::terminal::keyboard::Keyboard;
 
 /// The ranks of a job that was started. Dropping it kills them, unless all have exited.
 pub struct LaunchedJob {

@@ -10,16 +10,16 @@ use iof_engine::{App, Config, JobSpec, LaunchError, Mpi, Policy, Pty, Rendezvous
 use iof_proto::{Nspace, Rank};
 use iof_remote::{Node, Template};
 
-use crate::app::apps;
 use crate::args::RunArgs;
+use crate::commands::log;
 use crate::error::Failure;
-use crate::guardian::{self, SELF};
-use crate::keyboard::window_size;
-use crate::log;
-use crate::name;
+use crate::events::stdin::StdinPlan;
 use crate::nodes::launch;
-use crate::output::{Outputs, WrittenOutputs};
-use crate::stdin::StdinPlan;
+use crate::outputs::output::{Outputs, WrittenOutputs};
+use crate::processes::guardian::{self, SELF};
+use crate::run::app::apps;
+use crate::run::name;
+use crate::terminal::keyboard::window_size;
 
 /// All that the options determine about a job.
 pub struct Plan<'a> {

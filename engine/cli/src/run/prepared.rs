@@ -11,15 +11,15 @@ use iof_proto::rendezvous::{BindError, JobLink};
 
 use super::host::CommandHost;
 use super::plan::Plan;
-use crate::attach::attach_own;
+use crate::commands::attach::attach_own;
 use crate::error::{Failure, engine_failed};
-use crate::fifos::wait_for_readers;
-use crate::full_screen::FullScreen;
-use crate::job_event::JobEvent;
-use crate::message::print_message;
-use crate::printers::OutputWriter;
-use crate::signal_watch::SignalWatch;
-use crate::signals::Signals;
+use crate::events::job_event::JobEvent;
+use crate::events::signal_watch::SignalWatch;
+use crate::outputs::printers::OutputWriter;
+use crate::processes::signals::Signals;
+use crate::run::fifos::wait_for_readers;
+use crate::terminal::full_screen::FullScreen;
+use crate::terminal::message::print_message;
 
 /// A job that can start, or that was started. Dropping it undoes what was done for it, in the order
 /// of these fields.

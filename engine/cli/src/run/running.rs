@@ -15,19 +15,19 @@ use super::children::{Children, Own};
 use super::launched_job::LaunchedJob;
 use super::plan::Plan;
 use super::prepared::Prepared;
-use crate::account::{Forwarded, JobAccount, report_agents, unread_bytes};
 use crate::error::Failure;
-use crate::failures::Failures;
-use crate::give_up::{Blocked, WriteWait};
-use crate::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
-use crate::keyboard::{Keyboard, window_size};
-use crate::message::{self, print_message};
+use crate::events::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
+use crate::events::stdin::StdinEvent;
 use crate::nodes::launch::lost_line;
-use crate::printers::add_report;
-use crate::signals::{self, ReceivedSignal};
-use crate::stdin::StdinEvent;
-use crate::suspects::Suspects;
-use crate::threads::recv_until;
+use crate::outputs::printers::add_report;
+use crate::processes::signals::{self, ReceivedSignal};
+use crate::processes::suspects::Suspects;
+use crate::processes::threads::recv_until;
+use crate::reports::failures::Failures;
+use crate::run::account::{Forwarded, JobAccount, report_agents, unread_bytes};
+use crate::terminal::give_up::{Blocked, WriteWait};
+use crate::terminal::keyboard::{Keyboard, window_size};
+use crate::terminal::message::{self, print_message};
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]

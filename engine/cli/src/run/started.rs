@@ -10,14 +10,14 @@ use super::plan::Plan;
 use super::prepared::Prepared;
 use super::running::{Course, RunningJob};
 use crate::error::Failure;
-use crate::failures::Failures;
-use crate::give_up::WriteWait;
-use crate::job_event::JobEvent;
-use crate::message::{self, print_message};
-use crate::mpir;
-use crate::orphans::reap_if_first_process;
-use crate::printers::OutputWriter;
-use crate::singletons::watch_for_singletons;
+use crate::events::job_event::JobEvent;
+use crate::events::singletons::watch_for_singletons;
+use crate::outputs::printers::OutputWriter;
+use crate::processes::orphans::reap_if_first_process;
+use crate::reports::failures::Failures;
+use crate::run::mpir;
+use crate::terminal::give_up::WriteWait;
+use crate::terminal::message::{self, print_message};
 
 /// A job whose ranks run. Dropping it kills them.
 pub struct StartedJob<'a> {

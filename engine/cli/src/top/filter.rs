@@ -4,7 +4,7 @@ use std::fmt;
 
 use iof_proto::{Channels, Nspace, StreamStats};
 
-use crate::args::values::{Ranks, channels, ranks};
+use crate::options::values::{Ranks, channels, ranks};
 
 /// A selection of streams. `None` selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use ratatui::layout::Rect;
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
 use crate::error::Failure;
-use crate::keyboard::window_size;
+use crate::terminal::keyboard::window_size;
 
 /// The terminal is acquired. This is global, because a panic hook or a signal must restore it.
 static ACQUIRED: AtomicBool = AtomicBool::new(false);

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::reasons::NO_MAP;
-use crate::args::values::{is_clock_time, ranks};
+use crate::options::values::{is_clock_time, ranks};
 
 type Converted = Result<Vec<OsString>, String>;
 

@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 
 use super::convert::is_rank_list;
 use super::{Meaning, Spelling, Values, of_command};
-use crate::args::similar::closest;
+use crate::options::similar::closest;
 
 /// The separator between programs.
 const SEPARATOR: &str = ":";

@@ -1,0 +1,153 @@
+//! The search for an engine and the attachment to it, for the commands that are tools and for the
+//! outputs of `iof run`.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iof_engine::{Engine, Grant};
+use iof_proto::limits::JOB_WAIT;
+use iof_proto::query::{JobInfo, key};
+use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
+use iof_proto::{Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
+use iof_tool::{AttachError, Pull, RequestError, Tool};
+
+use crate::error::Failure;
+use crate::options::engine::EngineArgs;
+use crate::outputs::output::with_job;
+use crate::outputs::printers::OutputTarget;
+
+/// The interval at which a command that waits for a job looks for it.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The options that select an engine.
+pub const OPTIONS: SearchNames =
+    SearchNames { pid: "--pid", nspace: "--nspace", server: "--server", directory: "--rendezvous-dir" };
+
+/// Attaches a tool to the engine that the options select, or to the only engine. Queries show the
+/// tool as `name`.
+pub fn attach(args: &EngineArgs, name: &str) -> Result<Tool, Failure> {
+    find(&args.search(), name)
+}
+
+/// Attaches a tool to the engine that `search` finds.
+pub fn find(search: &Search, name: &str) -> Result<Tool, Failure> {
+    Tool::find(search, name).map_err(|error| failed(error, search))
+}
+
+/// Attaches a tool named `name` for one of the command's own outputs. Its registration is an
+/// ordinary one, except that it may block the ranks.
+pub fn attach_own(
+    engine: &Engine,
+    name: &str,
+    nspace: &Nspace,
+    part: &OutputTarget<'_>,
+) -> Result<Tool, Failure> {
+    let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
+    pull_for(&mut tool, nspace, part)?;
+    Ok(tool)
+}
+
+/// Pulls the streams of a job that go to `part`.
+pub fn pull_for(tool: &mut Tool, nspace: &Nspace, part: &OutputTarget<'_>) -> Result<(), Failure> {
+    let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
+    let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
+    tool.pull(&Pull::new(procs, part.channels)).map(drop).map_err(Failure::running)
+}
+
+/// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits
+/// up to [`JOB_WAIT`] for the job.
+pub fn attach_several(args: &EngineArgs, name: &str, count: usize) -> Result<Vec<Tool>, Failure> {
+    let (search, start) = (args.search(), Instant::now());
+    loop {
+        match Tool::find_several(&search, name, count) {
+            Err(AttachError::Find(FindError::NoSuchNspace { nspace, .. }))
+                if start.elapsed() < JOB_WAIT && may_begin(&search, &nspace) =>
+            {
+                thread::sleep(POLL_INTERVAL);
+            }
+            found => return found.map_err(|error| failed(error, &search)),
+        }
+    }
+}
+
+/// Returns whether an engine has no job yet, so that it may begin `nspace`, or has begun it.
+fn may_begin(search: &Search, nspace: &Nspace) -> bool {
+    let engines = list(search.session_directory.as_deref()).unwrap_or_default();
+    let sessions = engines.iter().filter(|engine| engine.level == Level::Session && engine.is_live);
+    sessions.into_iter().any(|engine| engine.jobs.is_empty() || engine.jobs.contains(nspace))
+}
+
+fn failed(error: AttachError, search: &Search) -> Failure {
+    match error {
+        AttachError::Find(error @ FindError::NoSuchNspace { .. }) => {
+            let engines = list(search.session_directory.as_deref()).unwrap_or_default();
+            let jobs = engines.iter().filter(|engine| engine.is_live).flat_map(|engine| &engine.jobs);
+            Failure::Usage(format!("{error}; {}", listed(jobs)))
+        }
+        AttachError::Find(error @ (FindError::Several(_) | FindError::SameName { .. })) => {
+            Failure::Choice(error.message(&OPTIONS))
+        }
+        AttachError::Find(FindError::NotFound(directory))
+            if search.session_directory.is_some() && !directory.exists() =>
+        {
+            Failure::Usage(format!("--rendezvous-dir {}: no such directory", directory.display()))
+        }
+        AttachError::Connect(ConnectError::Refused(path)) if path.is_dir() => {
+            Failure::Usage(format!("{} is a directory: expected the socket of an engine", path.display()))
+        }
+        AttachError::Find(error) => Failure::Usage(error.message(&OPTIONS)),
+        error @ AttachError::Connect(_) => Failure::usage(error),
+        error => Failure::running(error),
+    }
+}
+
+/// The number of jobs that a message names.
+const MAX_NAMED: usize = 16;
+
+/// Returns a text with the names of the jobs that exist.
+pub fn listed<'a>(jobs: impl Iterator<Item = &'a Nspace>) -> String {
+    let mut names: Vec<&str> = jobs.map(Nspace::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    let more = if names.len() > MAX_NAMED { " and others" } else { "" };
+    names.truncate(MAX_NAMED);
+    match names.as_slice() {
+        [] => "there are no jobs".into(),
+        [only] => format!("the only job is {only}"),
+        names => format!("the jobs are {}{more}", names.join(", ")),
+    }
+}
+
+/// Returns the names of an engine's jobs, also of those that have ended.
+pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
+    Ok(query_jobs(tool).map_err(Failure::running)?.into_iter().map(|job| job.nspace).collect())
+}
+
+/// Returns the jobs that the engine of `tool` knows.
+pub fn query_jobs(tool: &mut Tool) -> Result<Vec<JobInfo>, RequestError> {
+    query_list(tool, key::PMIX_QUERY_NAMESPACE_INFO, |value| match value {
+        Value::Jobs(jobs) => jobs,
+        _ => Vec::new(),
+    })
+}
+
+/// Returns the processes that the engine of `tool` knows.
+pub fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
+    query_list(tool, key::PMIX_QUERY_PROC_TABLE, |value| match value {
+        Value::Procs(procs) => procs,
+        _ => Vec::new(),
+    })
+}
+
+/// Returns the streams that the engine of `tool` has.
+pub fn query_streams(tool: &mut Tool) -> Result<Vec<StreamStats>, RequestError> {
+    query_list(tool, key::IOF_QUERY_STATS, |value| match value {
+        Value::Streams(streams) => streams,
+        _ => Vec::new(),
+    })
+}
+
+/// Returns the items of all answers to a query, which `items` takes out of each.
+fn query_list<T>(tool: &mut Tool, key: &str, items: fn(Value) -> Vec<T>) -> Result<Vec<T>, RequestError> {
+    Ok(tool.query(&[key])?.into_iter().flat_map(|found| items(found.value)).collect())
+}

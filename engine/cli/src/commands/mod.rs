@@ -1,0 +1,11 @@
+//! The commands that are small, most of them tools of a running engine.
+
+pub(crate) mod attach;
+pub(crate) mod gateway;
+pub(crate) mod inspect;
+pub(crate) mod kill;
+pub(crate) mod log;
+pub(crate) mod ps;
+pub(crate) mod pull;
+pub(crate) mod push;
+pub(crate) mod query;

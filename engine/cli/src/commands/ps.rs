@@ -1,0 +1,169 @@
+//! `iof ps`: lists the engines of this node and their jobs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use crossbeam::channel::{Receiver, bounded};
+use iof_proto::rendezvous::{Level, Listed, list};
+use iof_proto::{Nspace, ProcInfo, ProcState};
+use iof_tool::{AttachError, RequestError, Tool};
+use nix::unistd::{Uid, User};
+
+use crate::commands::attach::{OPTIONS, query_jobs, query_procs};
+use crate::error::Failure;
+use crate::options::engine::own_directory;
+use crate::processes::threads::start_thread;
+use crate::terminal::print::{table, write};
+
+/// How long one engine may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// The number of engines that are asked at the same time.
+const ASKED_AT_ONCE: usize = 64;
+
+const HEAD: [&str; 9] = ["PID", "USER", "AGE", "JOB", "STATE", "RANKS", "RUNNING", "ENDED", "SOCKET"];
+
+#[derive(Args)]
+#[command(
+    after_help = "One line for each job, or for an engine without jobs. AGE is the time since the engine's start. STATE \
+                  is running, ended (all ranks have exited), idle (no job), stale (the engine was killed), no answer \
+                  (not within 2 seconds: it may be stopped) or refused (it belongs to another user, or does not \
+                  accept this one)."
+)]
+pub struct PsArgs {
+    /// Look for engines in this directory
+    #[arg(long, value_name = "DIR")]
+    rendezvous_dir: Option<PathBuf>,
+}
+
+/// The ranks of each job of an engine.
+type Jobs = BTreeMap<Nspace, Vec<ProcInfo>>;
+
+/// The reason why an engine's jobs are unknown, as a state.
+type NoJobs = &'static str;
+
+/// The answer of an engine: its pid, if it is known, and its jobs.
+type Answer = (Option<u32>, Result<Jobs, NoJobs>);
+
+/// Prints the engines and their jobs. An engine that does not answer delays this by at most
+/// [`ANSWER_LIMIT`].
+pub fn ps(args: &PsArgs) -> Result<(), Failure> {
+    let directory = args.rendezvous_dir.as_deref();
+    if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
+        return Err(Failure::Usage(format!("--rendezvous-dir {}: no such directory", missing.display())));
+    }
+    let listed = |directory| list(directory).map_err(|error| Failure::Usage(error.message(&OPTIONS)));
+    let mut engines = listed(directory)?;
+    if let Some(own) = own_directory().filter(|_| directory.is_none()) {
+        engines.extend(listed(Some(&own))?);
+    }
+    let now = SystemTime::now();
+    let mut rows = Vec::new();
+    for engines in engines.chunks(ASKED_AT_ONCE) {
+        let answers: Vec<_> = engines.iter().map(ask).collect::<Result<_, _>>()?;
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        for (engine, answer) in engines.iter().zip(answers) {
+            let answer = answer.recv_deadline(deadline).unwrap_or((engine.pid, Err("no answer")));
+            rows.extend(engine_rows(engine, answer, now));
+        }
+    }
+    write(io::stdout(), table(&HEAD, rows.into_iter()).as_bytes())
+}
+
+/// Asks an engine for its pid and its jobs, in a thread that ends with the process at the latest.
+fn ask(engine: &Listed) -> Result<Receiver<Answer>, Failure> {
+    let (sender, receiver) = bounded(1);
+    let Listed { path, pid, is_live, .. } = engine.clone();
+    let body = move || {
+        let answer = if is_live { query(&path) } else { Err("stale") };
+        let answer = match answer {
+            Ok((pid, jobs)) => (Some(pid), Ok(jobs)),
+            Err(state) => (pid, Err(state)),
+        };
+        // The receiver is gone after the time limit.
+        let _ = sender.send(answer);
+    };
+    start_thread("iof-ps", body)?;
+    Ok(receiver)
+}
+
+fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
+    let mut tool = Tool::connect(path, "iof ps").map_err(|error| match error {
+        AttachError::Refused { .. } | AttachError::Foreign { .. } => "refused",
+        AttachError::Connect(_) => "stale",
+        _ => "no answer",
+    })?;
+    let state = |error| match error {
+        RequestError::Denied(_) => "refused",
+        _ => "stale",
+    };
+    let infos = query_jobs(&mut tool).map_err(state)?;
+    let mut jobs: Jobs = infos.into_iter().map(|job| (job.nspace, Vec::new())).collect();
+    for proc in query_procs(&mut tool).map_err(state)? {
+        jobs.entry(proc.proc.nspace.clone()).or_default().push(proc);
+    }
+    Ok((tool.engine_pid(), jobs))
+}
+
+/// Returns the lines of one engine.
+fn engine_rows(engine: &Listed, (pid, jobs): Answer, now: SystemTime) -> Vec<Vec<String>> {
+    let user = User::from_uid(Uid::from_raw(engine.uid)).ok().flatten();
+    let user = user.map_or_else(|| engine.uid.to_string(), |user| user.name);
+    let age = engine.since.and_then(|since| now.duration_since(since).ok());
+    let pid = match (pid, engine.level) {
+        (Some(pid), Level::Session) => pid.to_string(),
+        (Some(pid), Level::Agent | Level::Link) => format!("{pid} (agent)"),
+        (Some(pid), Level::System) => format!("{pid} (system)"),
+        (None, _) => "system".into(),
+    };
+    let age = age.map_or_else(|| "-".into(), short);
+    let row = |job: &str, state: &str, counts: [String; 3]| {
+        let head = [pid.as_str(), &user, &age, job, state].map(str::to_owned);
+        head.into_iter().chain(counts).chain([engine.path.display().to_string()]).collect()
+    };
+    let unknown = || ["-"; 3].map(str::to_owned);
+    match jobs {
+        Ok(jobs) if jobs.is_empty() => vec![row("-", "idle", unknown())],
+        Ok(jobs) => jobs.iter().map(|(nspace, procs)| job_row(nspace, procs, row)).collect(),
+        Err(state) if engine.jobs.is_empty() => vec![row("-", state, unknown())],
+        Err(state) => engine.jobs.iter().map(|job| row(job.as_str(), state, unknown())).collect(),
+    }
+}
+
+fn job_row(
+    nspace: &Nspace,
+    procs: &[ProcInfo],
+    row: impl Fn(&str, &str, [String; 3]) -> Vec<String>,
+) -> Vec<String> {
+    let count = |wanted: &[ProcState]| procs.iter().filter(|proc| wanted.contains(&proc.state)).count();
+    let running = count(&[ProcState::Running, ProcState::Launching, ProcState::Unknown]);
+    let ended = procs.len().saturating_sub(running);
+    let state = if running > 0 || procs.is_empty() { "running" } else { "ended" };
+    row(nspace.as_str(), state, [procs.len(), running, ended].map(|count| count.to_string()))
+}
+
+/// Formats a time in its two largest units.
+fn short(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m{:02}s", seconds % 60),
+        3600..86_400 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_has_its_two_largest_units() {
+        let ages = [0, 59, 60, 3599, 3600, 86_399, 90_000].map(|seconds| short(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d01h"]);
+    }
+}

@@ -1,0 +1,65 @@
+//! The events that `iof run` waits for, and how long it waits for ranks and output at their end.
+
+use std::time::Duration;
+
+use iof_engine::{Ending, Job, JobStatus, Remedy, Signal, SpawnReply, SpawnRequest};
+use iof_output::PrintReport;
+use iof_proto::{Channel, Nspace, Rank};
+
+use crate::error::Failure;
+use crate::events::stdin::StdinEvent;
+use crate::processes::signals::ReceivedSignal;
+
+/// The time for which the line about a failed rank waits until the rank's own output is written.
+pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+
+/// The time for which the ranks may run on after SIGTERM when their output has lost its reader, and
+/// for which the command waits for the end of the output after it killed the ranks.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// An event that `iof run` waits for.
+pub enum JobEvent {
+    Signal(ReceivedSignal),
+    /// A rank has exited, a node is lost, or the engine ends the job early.
+    Ending(Ending),
+    /// Every rank has exited.
+    Exited(JobStatus),
+    /// Every rank has exited and every stream is complete.
+    Over(JobStatus),
+    /// A rank delays the output of all others.
+    Stalled {
+        rank: Rank,
+        channel: Channel,
+        remedy: Remedy,
+    },
+    /// Each rank is alone, as this line says.
+    Alone {
+        line: String,
+        ends_job: bool,
+    },
+    /// This rank does not fill the screen of the command's terminal any more.
+    ScreenClosed(Rank),
+    /// The push of the command's stdin.
+    Stdin(StdinEvent),
+    /// One of the command's outputs has ended.
+    Output(Result<PrintReport, Failure>),
+    /// A tool wants to start a job.
+    Spawn {
+        request: Box<SpawnRequest>,
+        reply: SpawnReply,
+    },
+    /// The ranks of a job that was granted are started, or none is.
+    Spawned {
+        nspace: Nspace,
+        job: Option<Job>,
+    },
+    /// A job that a tool has started is over.
+    ChildOver {
+        nspace: Nspace,
+        status: JobStatus,
+    },
+    /// A tool has sent a signal to the command itself.
+    Killed(Signal),
+    /// Files on another node are complete, or can't be written.
+    NodeFiles(Result<PrintReport, Failure>),
+}

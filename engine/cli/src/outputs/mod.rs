@@ -1,0 +1,5 @@
+//! The outputs that the options describe: standard output, files and FIFOs, and their printers.
+
+pub(crate) mod output;
+pub(crate) mod printers;
+pub(crate) mod redirect;

@@ -1,0 +1,171 @@
+//! The account that `iof run` prints at its end: the cost and the result of forwarding.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use iof_engine::{Engine, Exit, Grant};
+use iof_output::PrintReport;
+use iof_proto::query::key;
+use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
+use iof_remote::{AgentCosts, backend_text, cpu_time};
+
+use crate::commands::attach::query_streams;
+use crate::reports::exits::{ExitGroups, number_of_ranks};
+use crate::reports::failures::Failures;
+use crate::terminal::message::print_message;
+
+/// The account of one job.
+pub struct JobAccount {
+    /// Time since the start of the command.
+    elapsed: Duration,
+    backend: String,
+    /// User CPU time of this process, without its children.
+    user: Duration,
+    /// System CPU time of this process, without its children.
+    system: Duration,
+    /// Bytes that were read from all ranks, by channel.
+    channels: BTreeMap<Channel, u64>,
+    /// The ranks by exit status, which is unknown for a rank that still runs.
+    exits: ExitGroups,
+    /// The bytes that are missing because nodes were lost, at least.
+    missing: Option<u64>,
+    forwarded: Forwarded,
+}
+
+/// What the outputs have written.
+pub struct Forwarded {
+    /// The sum of the reports of all outputs that were written to the end.
+    pub report: PrintReport,
+    /// This was all outputs: none failed or was given up.
+    pub is_whole: bool,
+}
+
+impl JobAccount {
+    /// Queries the engine, and returns the account. Called after the end of the job, so that the
+    /// account costs the job nothing.
+    pub fn query(
+        engine: &Engine,
+        elapsed: Duration,
+        forwarded: Forwarded,
+        failures: &Failures,
+    ) -> Result<JobAccount, Box<dyn Error>> {
+        let (user, system) = cpu_time()?;
+        let mut tool = engine.attach("iof run", Grant::Never)?;
+        let found = tool.query(&[key::IOF_QUERY_STATS, key::PMIX_QUERY_PROC_TABLE])?;
+        let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
+        let (backend, missing) = (backend_text(engine), None);
+        let mut account = JobAccount { elapsed, backend, user, system, channels, exits, missing, forwarded };
+        for Found { value, .. } in found {
+            account.add(value, failures);
+        }
+        Ok(account)
+    }
+
+    fn add(&mut self, value: Value, failures: &Failures) {
+        match value {
+            Value::Streams(streams) => {
+                for stream in streams {
+                    let read = self.channels.entry(stream.channel).or_default();
+                    *read = read.saturating_add(stream.produced);
+                    if let Some(missing) = stream.missing {
+                        self.missing = Some(self.missing.unwrap_or(0).saturating_add(missing));
+                    }
+                }
+            }
+            Value::Procs(procs) => {
+                for ProcInfo { proc, exit_code, state, .. } in procs {
+                    let exit = exit(exit_code, state);
+                    match failures.cause_of(proc.rank, exit) {
+                        Some(cause) => self.exits.insert_cause(proc.rank, cause),
+                        None => self.exits.insert(proc.rank, exit),
+                    }
+                }
+            }
+            // Not requested.
+            _ => {}
+        }
+    }
+
+    /// Prints the requested parts on stderr.
+    pub fn report(&self, timings: bool, summary: bool) {
+        if timings {
+            self.report_timings();
+        }
+        if summary {
+            print_message(format_args!("summary: {}", self.summary()));
+        }
+    }
+
+    fn report_timings(&self) {
+        print_message(format_args!(
+            "timings: {:.3} s, CPU of iof itself {:.3} s user and {:.3} s system",
+            self.elapsed.as_secs_f64(),
+            self.user.as_secs_f64(),
+            self.system.as_secs_f64()
+        ));
+        print_message(format_args!("timings: backend {}", self.backend));
+        let not_counted = self.not_counted();
+        for (channel, read) in &self.channels {
+            let lost = self.forwarded.report.lost.get(channel).unwrap_or(&0);
+            print_message(format_args!("timings: {channel} {read} bytes read, {lost} lost{not_counted}"));
+        }
+    }
+
+    fn not_counted(&self) -> &'static str {
+        if self.forwarded.is_whole { "" } else { ", not counting an output that failed or was given up" }
+    }
+
+    fn summary(&self) -> String {
+        let PrintReport { written, lost, .. } = &self.forwarded.report;
+        let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
+        let missing = match self.missing {
+            None => String::new(),
+            Some(missing) => format!(", at least {missing} missing from lost nodes"),
+        };
+        format!(
+            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{missing}{}",
+            number_of_ranks(self.exits.len() as u64),
+            self.elapsed.as_secs_f64(),
+            self.exits,
+            self.not_counted()
+        )
+    }
+}
+
+/// Prints what forwarding has cost the agents.
+pub fn report_agents(costs: &AgentCosts) {
+    let agents = |count: usize| format!("{count} agent{}", if count == 1 { "" } else { "s" });
+    print_message(format_args!(
+        "timings: {}, CPU of them together {:.3} s user and {:.3} s system",
+        agents(costs.agents),
+        costs.user.as_secs_f64(),
+        costs.system.as_secs_f64()
+    ));
+    for (backend, count) in &costs.backends {
+        print_message(format_args!("timings: backend of {}: {backend}", agents(*count)));
+    }
+}
+
+/// Returns the bytes that are cached for the outputs of this process, and not written.
+pub fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
+    let mut tool = engine.attach("iof run", Grant::Never)?;
+    let readers = query_streams(&mut tool)?.into_iter().flat_map(|stream| stream.readers);
+    let own = readers.filter(|reader| reader.tool == "iof run" && reader.pid == std::process::id());
+    Ok(own.fold(0u64, |sum, reader| sum.saturating_add(reader.lag)))
+}
+
+/// Returns the exit status of a row of the process table.
+fn exit(code: Option<i32>, state: ProcState) -> Exit {
+    if state == ProcState::Unfinalized {
+        return Exit::Unfinalized;
+    }
+    let raw = match (code, state) {
+        (Some(code), ProcState::Killed) => code.checked_sub(128),
+        (Some(code), _) => code.checked_shl(8),
+        (None, _) => None,
+    };
+    raw.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)))
+}

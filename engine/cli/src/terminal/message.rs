@@ -1,0 +1,254 @@
+//! Messages to the user on stderr. Each is written as whole lines, even if forwarded output goes to
+//! the same file, and without control characters.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use iof_engine::TIMEOUT_CODE;
+use iof_output::Notes;
+use iof_proto::names::escape;
+
+use crate::error::Failure;
+use crate::processes::signals;
+use crate::processes::threads::{recv_until, start_thread};
+use crate::terminal::give_up::{WatchedOutput, WriteWait};
+
+/// Stderr as the printers share it, set once output may be written to it or beside it.
+static SHARED: OnceLock<SharedStderr> = OnceLock::new();
+
+/// How long the end of the command waits for a reader of stderr before it lets signals end the
+/// process.
+const SIGNALS_AFTER: Duration = Duration::from_millis(200);
+
+/// The largest number of bytes of messages that wait for a reader of stderr. Messages about what
+/// tools and ranks do could otherwise fill the memory.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// A stderr that is shared with printers. Its reader may stop reading, so a separate thread writes
+/// the messages of this command, which continues to handle signals.
+struct SharedStderr {
+    notes: Notes,
+    /// The messages to write. `None` if the thread could not be started.
+    queue: Option<Queue>,
+    watched: WatchedOutput,
+    /// How long stderr may accept nothing at the end of the command.
+    give_up: Mutex<Option<Duration>>,
+}
+
+enum Queued {
+    Lines(Vec<u8>),
+    /// All messages before this are written.
+    End(Sender<()>),
+}
+
+/// The messages that wait for a reader of stderr.
+struct Queue {
+    sender: Sender<Queued>,
+    /// The size of these messages. Relaxed, as `dropped`: a counter on which nothing else depends.
+    bytes: Arc<AtomicUsize>,
+    /// The number of messages that were dropped, and are not reported yet.
+    dropped: AtomicU64,
+}
+
+impl Queue {
+    /// Starts the thread that writes the messages to `stderr`. Returns `None` if it cannot be
+    /// started.
+    fn start(mut stderr: impl Write + Send + 'static) -> Option<Queue> {
+        let (sender, messages) = unbounded();
+        let bytes = Arc::<AtomicUsize>::default();
+        let waiting = Arc::clone(&bytes);
+        let write = move || {
+            for message in messages {
+                match message {
+                    Queued::Lines(lines) => {
+                        // An error of stderr cannot be reported.
+                        let _ = stderr.write_all(&lines);
+                        waiting.fetch_sub(lines.len(), Relaxed);
+                    }
+                    Queued::End(written) => drop(written.send(())),
+                }
+            }
+        };
+        start_thread("iof-messages", write).ok()?;
+        Some(Queue { sender, bytes, dropped: AtomicU64::new(0) })
+    }
+
+    /// Queues lines, or drops them if too much waits. The next lines that are queued follow a
+    /// report of the number of messages that were dropped before.
+    fn send(&self, lines: &[u8]) {
+        let add = |waiting: usize| waiting.checked_add(lines.len()).filter(|sum| *sum <= MAX_MESSAGE_BYTES);
+        if self.bytes.fetch_update(Relaxed, Relaxed, add).is_err() {
+            self.dropped.fetch_add(1, Relaxed);
+            return;
+        }
+        self.report_dropped();
+        // The thread runs as long as the process.
+        let _ = self.sender.send(Queued::Lines(lines.to_vec()));
+    }
+
+    fn report_dropped(&self) {
+        let dropped = self.dropped.swap(0, Relaxed);
+        if dropped > 0 {
+            let report = line(format_args!(
+                "{dropped} messages were dropped here: stderr did not take {} MiB of earlier ones",
+                MAX_MESSAGE_BYTES >> 20
+            ));
+            self.bytes.fetch_add(report.len(), Relaxed);
+            let _ = self.sender.send(Queued::Lines(report.into_bytes()));
+        }
+    }
+
+    /// Returns a channel on which a message arrives when all messages so far are written.
+    fn end(&self) -> Receiver<()> {
+        self.report_dropped();
+        let (written, end) = bounded(1);
+        let _ = self.sender.send(Queued::End(written));
+        end
+    }
+}
+
+/// Makes later messages start on a line of their own, instead of within a line of output.
+pub fn beside_output(notes: Notes, watched: WatchedOutput) {
+    let queue = Queue::start(notes.clone());
+    // Fails only on a second call, and a command starts its output once.
+    let _ = SHARED.set(SharedStderr { notes, queue, watched, give_up: Mutex::new(None) });
+}
+
+/// Writes lines to stderr, without waiting for a reader while output is written. An error of stderr
+/// is ignored, because it cannot be reported.
+fn print_lines(lines: &str) {
+    let lines = lines.as_bytes();
+    let _ = match SHARED.get() {
+        Some(SharedStderr { queue: Some(queue), .. }) => {
+            queue.send(lines);
+            Ok(())
+        }
+        Some(SharedStderr { notes, .. }) => notes.clone().write_all(lines),
+        None => io::stderr().write_all(lines),
+    };
+}
+
+/// Limits how long [`wait_until_written`] waits while stderr accepts nothing.
+pub fn give_up_after(limit: Duration) {
+    if let Some(shared) = SHARED.get() {
+        shared.give_up.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(limit);
+    }
+}
+
+/// Blocks until all messages are written, or until stderr is [given up](give_up_after). Called
+/// once, at the end of the command: if the messages are not written soon, signals end the process.
+pub fn wait_until_written() {
+    let Some(SharedStderr { queue: Some(queue), watched, give_up, .. }) = SHARED.get() else { return };
+    let end = queue.end();
+    if end.recv_timeout(SIGNALS_AFTER) != Err(RecvTimeoutError::Timeout) {
+        return;
+    }
+    signals::unblock();
+    let limit = *give_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut write_wait = WriteWait::new([watched.clone()], limit);
+    loop {
+        let waited = recv_until(&end, write_wait.next_check());
+        if waited != Err(RecvTimeoutError::Timeout) || write_wait.check(Instant::now()).is_some() {
+            return;
+        }
+    }
+}
+
+/// Prints a message to the user, in one line. Does not wait for a reader of stderr while output is
+/// written.
+pub fn print_message(message: fmt::Arguments<'_>) {
+    print_lines(&line(message));
+}
+
+/// Prints a message, and blocks until it is written.
+pub fn write_message(message: fmt::Arguments<'_>) {
+    let _ = match SHARED.get() {
+        Some(shared) => shared.notes.clone().write_all(line(message).as_bytes()),
+        None => io::stderr().write_all(line(message).as_bytes()),
+    };
+}
+
+/// Prints a message with a list, one entry on each line.
+pub fn print_list(message: &str) {
+    let lines: Vec<String> = message.split('\n').map(escape).collect();
+    print_lines(&format!("iof: {}\n", lines.join("\n")));
+}
+
+/// Prints the failure, if any, waits until all messages are written, and returns the exit code.
+pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
+    let code = match result {
+        Ok(code) => Ok(code),
+        Err(Failure::Usage(message)) => {
+            print_message(format_args!("{message}"));
+            Ok(ExitCode::from(2))
+        }
+        Err(Failure::Choice(message)) => {
+            print_list(&message);
+            Ok(ExitCode::from(2))
+        }
+        Err(Failure::Running(message)) => {
+            print_message(format_args!("{message}"));
+            Ok(ExitCode::FAILURE)
+        }
+        Err(Failure::Timeout(message)) => {
+            print_message(format_args!("{message}"));
+            Ok(u8::try_from(TIMEOUT_CODE).map_or(ExitCode::FAILURE, ExitCode::from))
+        }
+        Err(Failure::Signal(signal)) => Err(signal),
+    };
+    wait_until_written();
+    code.unwrap_or_else(signals::end_by)
+}
+
+/// Returns a message as a line. It may quote names from other processes and paths, so it is escaped.
+fn line(message: fmt::Arguments<'_>) -> String {
+    format!("iof: {}\n", escape(&message.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// A stderr that takes nothing until the test allows it.
+    struct Blocked {
+        opened: Receiver<()>,
+        written: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Blocked {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            // Disconnected once it is open.
+            let _ = self.opened.recv();
+            self.written.lock().unwrap().extend_from_slice(lines);
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn messages_that_a_blocked_stderr_has_no_room_for_are_counted_in_one_line() {
+        let (open, opened) = bounded(0);
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let queue = Queue::start(Blocked { opened, written: Arc::clone(&written) }).unwrap();
+        let message = vec![b'x'; 1 << 20];
+        (0..19).for_each(|_| queue.send(&message));
+        drop(open);
+        queue.end().recv().unwrap();
+        queue.send(b"later\n");
+        queue.end().recv().unwrap();
+        let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let report = "iof: 3 messages were dropped here: stderr did not take 16 MiB of earlier ones\n";
+        assert_eq!(written.trim_start_matches('x'), format!("{report}later\n"));
+        assert_eq!(written.len(), (16 << 20) + report.len() + "later\n".len());
+        assert_eq!(queue.bytes.load(Relaxed), 0);
+    }
+}
