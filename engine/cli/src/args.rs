@@ -12,15 +12,16 @@ use iof_proto::Channels;
 
 pub use self::run::{AppArgs, RunArgs, Variable};
 use crate::commands::gateway::GatewayArgs;
+use crate::commands::inspect::InspectArgs;
 use crate::commands::kill::KillArgs;
 use crate::commands::log::LogArgs;
 use crate::commands::ps::PsArgs;
+use crate::commands::pull::PullArgs;
 use crate::commands::push::PushArgs;
 use crate::commands::query::QueryArgs;
 use crate::nodes::agents::{AgentArgs, LinkArgs};
 use crate::options::engine::JobEngineArgs;
 use crate::options::values::{CHANNELS, Ranks, interval, ranks};
-use crate::outputs::output::OutputArgs;
 use crate::pages::sections::with_examples;
 use crate::pmix_tools::server::PmixArgs;
 
@@ -87,33 +88,6 @@ pub enum Command {
     /// Serve a tool of PMIx for an engine
     #[command(hide = true)]
     Pmix(PmixArgs),
-}
-
-#[derive(Args)]
-pub struct PullArgs {
-    #[command(flatten)]
-    pub engine: JobEngineArgs,
-
-    /// Pull these ranks, such as 0,3-5
-    ///
-    /// Other ranks are neither shown nor written to files. In contrast, --ranks limits only what is
-    /// shown.
-    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks, allow_negative_numbers = true)]
-    pub rank: Ranks,
-
-    /// Pull these channels, such as stdout,stderr
-    ///
-    /// The third one is stddiag, PMIx's channel for diagnostics. By default all three are pulled.
-    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = CHANNELS)]
-    #[arg(hide_possible_values = true, hide_default_value = true)]
-    pub channel: Channels,
-
-    /// Skip output that is already cached
-    #[arg(long)]
-    pub no_backlog: bool,
-
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -193,25 +167,6 @@ pub struct ManArgs {
     /// Existing directory for iof.1, iof-run.1 and so on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-}
-
-#[derive(Args)]
-#[command(override_usage = "iof inspect [OPTIONS] <FD|PATH>")]
-pub struct InspectArgs {
-    /// Ring to decode: a descriptor, or a path such as /proc/PID/fd/N
-    ///
-    /// A ring is a stream's buffer in shared memory. `ls -l /proc/PID/fd | grep iof-ring` lists the
-    /// rings of a process.
-    #[arg(value_name = "FD|PATH")]
-    pub ring: Option<PathBuf>,
-
-    /// Write the cached bytes to stdout, the report to stderr
-    #[arg(long)]
-    pub bytes: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[cfg(test)]

@@ -5,14 +5,33 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use iof_shm_ring::{InspectError, Mark, Ring, Snapshot};
 use jiff::Timestamp;
 use nix::libc;
 use serde_json::json;
 
-use crate::args::InspectArgs;
 use crate::error::Failure;
 use crate::terminal::print::{table, write};
+
+#[derive(Args)]
+#[command(override_usage = "iof inspect [OPTIONS] <FD|PATH>")]
+pub struct InspectArgs {
+    /// Ring to decode: a descriptor, or a path such as /proc/PID/fd/N
+    ///
+    /// A ring is a stream's buffer in shared memory. `ls -l /proc/PID/fd | grep iof-ring` lists the
+    /// rings of a process.
+    #[arg(value_name = "FD|PATH")]
+    pub ring: Option<PathBuf>,
+
+    /// Write the cached bytes to stdout, the report to stderr
+    #[arg(long)]
+    pub bytes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// The number of marks in the text report. The JSON report has all marks.
 const MAX_MARKS: usize = 16;

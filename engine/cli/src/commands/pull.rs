@@ -3,18 +3,46 @@
 use std::thread;
 use std::time::Instant;
 
+use clap::Args;
 use iof_output::PrintReport;
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::JobInfo;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
 
-use crate::args::PullArgs;
 use crate::commands::attach::{POLL_INTERVAL, attach_several, query_jobs};
 use crate::error::Failure;
-use crate::options::values::Ranks;
-use crate::outputs::output::{WrittenOutputs, with_job};
+use crate::options::engine::JobEngineArgs;
+use crate::options::values::{CHANNELS, Ranks, ranks};
+use crate::outputs::output::{OutputArgs, WrittenOutputs, with_job};
 use crate::outputs::printers::OutputTarget;
+
+#[derive(Args)]
+pub struct PullArgs {
+    #[command(flatten)]
+    pub engine: JobEngineArgs,
+
+    /// Pull these ranks, such as 0,3-5
+    ///
+    /// Other ranks are neither shown nor written to files. In contrast, --ranks limits only what is
+    /// shown.
+    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks, allow_negative_numbers = true)]
+    pub rank: Ranks,
+
+    /// Pull these channels, such as stdout,stderr
+    ///
+    /// The third one is stddiag, PMIx's channel for diagnostics. By default all three are pulled.
+    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = CHANNELS)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub channel: Channels,
+
+    /// Skip output that is already cached
+    #[arg(long)]
+    pub no_backlog: bool,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 /// WrittenOutputs the output of a running job to stdout and stderr, or to files. Blocks until the output is
 /// complete.
