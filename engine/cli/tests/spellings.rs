@@ -86,7 +86,7 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--host", "localhost:2", "-n2"], &["-n", "2"]),
     (&["--gwdir", "/"], &["--wdir", "/"]),
     (&["--maxtime", "60"], &["--timeout", "60"]),
-    (&["--map-by", ":OVERSUBSCRIBE"], &[]),
+    (&["--map-by", ":OVERSUBSCRIBE"], &["--oversubscribe"]),
     (&["--machinefile", "../hosts", "-n2"], &["-n", "2"]),
     (&["--default-hostfile=../hosts", "-n2"], &["-n", "2"]),
     (&["--launcher-hostfile", "../hosts"], &[]),

@@ -139,6 +139,16 @@ impl Hosts {
         self.hosts.iter().map(|(_, slots)| u64::from(*slots)).sum()
     }
 
+    /// Adds as many slots to each host, so that there are enough for `nprocs` ranks.
+    ///
+    /// # Errors
+    /// A host gets too many.
+    pub fn oversubscribe(&mut self, nprocs: u64) -> Result<(), String> {
+        let missing = nprocs.saturating_sub(self.slots()).div_ceil(self.hosts.len().max(1) as u64);
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        self.hosts.clone().into_iter().try_for_each(|(name, _)| self.add(&name, missing))
+    }
+
     /// Places the ranks. Hosts without ranks are left out.
     ///
     /// # Errors
@@ -226,6 +236,17 @@ mod tests {
         let nodes = placed("a:3,b,c:2", 5, MapBy::Node);
         assert_eq!(nodes, [("a".into(), vec![0, 3]), ("b".into(), vec![1]), ("c".into(), vec![2, 4])]);
         assert_eq!(placed("a:2,b,c", 1, MapBy::Node), [("a".into(), vec![0])]);
+    }
+
+    #[test]
+    fn ranks_beyond_the_slots_are_shared_by_the_hosts() {
+        let mut hosts = "a:2,b:1".parse::<Hosts>().unwrap();
+        hosts.oversubscribe(3).unwrap();
+        assert_eq!(hosts.slots(), 3);
+        hosts.oversubscribe(6).unwrap();
+        let nodes = hosts.place(6, MapBy::Slot).unwrap();
+        assert_eq!(nodes.iter().map(|node| node.ranks.len()).collect::<Vec<_>>(), [4, 2]);
+        assert!(hosts.oversubscribe(u64::MAX).unwrap_err().contains("at most 4096 slots"));
     }
 
     #[test]

@@ -40,10 +40,10 @@ pub struct NodeArgs {
     #[arg(hide_possible_values = true, hide_default_value = true)]
     map_by: MapBy,
 
-    /// Let ranks outnumber the slots of this node
+    /// Let ranks outnumber the slots
     ///
-    /// Without it, the ranks of the job and of jobs that tools start need as many slots as --hosts or
-    /// --hostfile gives to localhost. It has no effect on other nodes.
+    /// Without it, the ranks need as many slots as --hosts, --hostfile or the allocation gives them, with
+    /// those of jobs that tools start on this node. With it, each host takes as many ranks more.
     #[arg(long, help_heading = "Node options")]
     oversubscribe: bool,
 
@@ -148,7 +148,7 @@ impl NodeArgs {
                 found.map(|allocation| (allocation.hosts, allocation.rsh))
             }
         };
-        let Some((hosts, default)) = found else {
+        let Some((mut hosts, default)) = found else {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
@@ -165,8 +165,11 @@ impl NodeArgs {
                 _ => Ok(None),
             };
         };
-        if self.oversubscribe && self.rsh.is_none() && hosts.names().all(is_here) {
-            return Ok(None);
+        if self.oversubscribe {
+            if self.rsh.is_none() && hosts.names().all(is_here) {
+                return Ok(None);
+            }
+            hosts.oversubscribe(nprocs).map_err(Failure::Usage)?;
         }
         let nodes = hosts.place(nprocs, self.map_by).map_err(Failure::Usage)?;
         if self.rsh.is_none() && nodes.iter().all(|node| is_here(&node.host)) {

@@ -116,7 +116,7 @@ pub fn export(value: &OsStr) -> Converted {
 pub fn map_by(value: &OsStr) -> Converted {
     let is = |policy| value.eq_ignore_ascii_case(policy);
     match value {
-        _ if is(":oversubscribe") => Ok(Vec::new()),
+        _ if is(":oversubscribe") => Ok(words(["--oversubscribe"].map(OsStr::new))),
         _ if is("slot") || is("node") => Ok(words(["--map-by".as_ref(), &value.to_ascii_lowercase()])),
         _ => Err(NO_MAP.into()),
     }

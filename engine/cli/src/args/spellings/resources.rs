@@ -46,7 +46,7 @@ pub const RESOURCES: &[Spelling] = &[
     row(
         &["--map-by"],
         One,
-        Depends("`slot` and `node`; `:oversubscribe` has no effect, others are refused", convert::map_by),
+        Depends("`slot`, `node` and `:oversubscribe`; others are refused", convert::map_by),
     ),
     refused(
         &[
