@@ -51,6 +51,8 @@ pub struct NodeSet {
 pub struct AgentsReport {
     /// The turns of the run.
     pub turns: u64,
+    /// The steps: a turn of the front end, or of an agent that runs.
+    pub steps: u64,
     /// The turns until all ranks had started; 0 if not all did.
     pub start_turns: u64,
     /// The number of nodes that were lost.
@@ -129,6 +131,7 @@ struct World {
     agents: Vec<Agent>,
     pipes: Pipes,
     now: u64,
+    steps: u64,
     start_turns: u64,
     faults: u64,
     /// The nodes that a fault concerns.
@@ -162,6 +165,7 @@ impl World {
             agents,
             pipes: Pipes { up: pipes(), down: pipes() },
             now: 0,
+            steps: 0,
             start_turns: 0,
             faults: set.faults,
             blamed: BTreeSet::new(),
@@ -172,6 +176,7 @@ impl World {
 
     fn turn(&mut self) {
         self.now += 1;
+        self.steps += 1;
         let now = self.now;
         for (_, node) in self.starting.extract_if(.., |(time, _)| *time <= now) {
             if !self.agents[node].is_gone {
@@ -209,6 +214,7 @@ impl World {
         if agent.is_gone || self.now < agent.stopped_until {
             return;
         }
+        self.steps += 1;
         if self.rng.chance(1) {
             agent.lose(&mut self.rng);
         }
@@ -282,6 +288,7 @@ impl World {
         let at = |part: usize| delays.get(delays.len().saturating_sub(1) * part / 100).copied().unwrap_or(0);
         AgentsReport {
             turns: self.now,
+            steps: self.steps,
             start_turns: self.start_turns,
             lost: self.front.lost.len(),
             replaced: self.front.replaced,

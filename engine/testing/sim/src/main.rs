@@ -126,13 +126,14 @@ fn main() -> ExitCode {
 fn agents(options: &Options) -> ExitCode {
     let set = options.shape.set();
     let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
-    let mut runs = 0;
+    let (mut runs, mut steps) = (0u64, 0);
     for seed in options.seed.unwrap_or(options.from).. {
         let Ok(report) = catch_unwind(|| run_agents(seed, set)) else {
             println!("seed {seed} of --agents failed");
             return ExitCode::FAILURE;
         };
         runs += 1;
+        steps += report.steps;
         if set.is_some() || options.seed.is_some() {
             println!("seed {seed}: {report}");
             break;
@@ -141,7 +142,7 @@ fn agents(options: &Options) -> ExitCode {
             break;
         }
     }
-    println!("{runs} runs of agents in {:.1} s", began.elapsed().as_secs_f64());
+    println!("{runs} runs of agents, {steps} steps in {:.1} s", began.elapsed().as_secs_f64());
     ExitCode::SUCCESS
 }
 
