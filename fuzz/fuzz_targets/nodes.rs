@@ -75,7 +75,7 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
             match front.receive(&frame, now) {
                 Ok(FrontEvent::Output(Frame::Record { stream, bytes, .. })) => {
                     delivered += bytes.len() as u64;
-                    front.taken(stream.channel, bytes.len());
+                    front.taken(stream.channel, bytes.len(), now);
                 }
                 Ok(FrontEvent::Output(Frame::Gap { lost: more, .. })) => lost = lost.saturating_add(more),
                 Ok(_) => {}

@@ -73,7 +73,7 @@ fn a_part_of_a_line_that_has_waited_is_sent_as_soon_as_there_is_room() {
     );
     let ranks: BTreeSet<Rank> = [0, 1].map(Rank).into();
     // One short record, and not two.
-    let mut front = Front::start_with(FrontEnd::new(&ranks, 400));
+    let mut front = Front::start_with(FrontEnd::new(&ranks, 400..=400));
     let mut start = start(&script, 1000);
     start.spec.apps[0].nprocs = 2;
     start.spec.local = Some(ranks);

@@ -31,7 +31,7 @@ use iof_proto::{Channel, Rank};
 use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;

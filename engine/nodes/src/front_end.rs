@@ -1,6 +1,7 @@
 //! The front end's end of an edge: what arrived from one node, and the credit for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,19 +12,11 @@ use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
 use crate::control::{ToFrontEnd, decode};
 use crate::frame::{Bundle, Frame, StreamKey};
-use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
+use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_STREAM};
+use crate::window::Window;
 
 // An agent sends a request for each channel of those that its engine has in progress.
 const _: () = assert!(MAX_ANSWERS_OF_NODE >= 2 * MAX_LOGS * MAX_LOG_ENTRIES);
-
-/// Credit is given for at least this part of a window, so that its frames cost little.
-const CREDIT_PART: u64 = 4;
-
-/// Returns the window of each bundle, in bytes, in a job on this number of nodes.
-pub fn window(nodes: usize) -> u64 {
-    let bundles = nodes.saturating_mul(Bundle::ALL.len()).max(1) as u64;
-    MAX_WINDOW.min(MAX_WINDOWS.checked_div(bundles).unwrap_or(MAX_WINDOW))
-}
 
 /// What a frame of an agent means to the front end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,24 +98,18 @@ pub struct FrontEnd {
     calls: BTreeSet<u64>,
     /// Has a clone in each answer that the node waits for.
     answers: Arc<()>,
-    /// The window of each bundle, in bytes.
-    window: u64,
-    /// The bytes of each bundle that arrived and are not credited.
-    outstanding: BTreeMap<Bundle, u64>,
-    /// Those of them for which credit is due.
-    due: BTreeMap<Bundle, u64>,
+    windows: BTreeMap<Bundle, Window>,
 }
 
 impl FrontEnd {
-    /// Creates the front end's end for a node that runs these ranks, whose bundles have windows of
-    /// this number of bytes.
-    pub fn new(ranks: &BTreeSet<Rank>, window: u64) -> FrontEnd {
+    /// Creates the front end's end for a node that runs these ranks, whose bundles have windows
+    /// within these bounds, in bytes.
+    pub fn new(ranks: &BTreeSet<Rank>, window: RangeInclusive<u64>) -> FrontEnd {
         let keys =
             ranks.iter().flat_map(|rank| Channel::OUTPUTS.map(|channel| StreamKey { rank: *rank, channel }));
         let streams = keys.map(|key| (key, Progress::default())).collect();
         let (running, ranks) = (ranks.clone(), ranks.len());
-        let none = || Bundle::ALL.into_iter().map(|bundle| (bundle, 0)).collect();
-        let (outstanding, due) = (none(), none());
+        let windows = Bundle::ALL.into_iter().map(|bundle| (bundle, Window::new(window.clone())));
         FrontEnd {
             ranks,
             phase: Phase::Connecting,
@@ -134,9 +121,7 @@ impl FrontEnd {
             files_told: false,
             calls: BTreeSet::new(),
             answers: Arc::default(),
-            window,
-            outstanding,
-            due,
+            windows: windows.collect(),
         }
     }
 
@@ -149,8 +134,8 @@ impl FrontEnd {
     pub fn greeting(&self) -> Vec<u8> {
         let mut greeting = Vec::new();
         Frame::HELLO.append_to(&mut greeting);
-        for bundle in Bundle::ALL {
-            Frame::Credit { bundle, bytes: self.window }.append_to(&mut greeting);
+        for (bundle, window) in &self.windows {
+            Frame::Credit { bundle: *bundle, bytes: window.left() }.append_to(&mut greeting);
         }
         greeting
     }
@@ -173,7 +158,7 @@ impl FrontEnd {
             Frame::Ack { .. } | Frame::Resume { .. } => Err(EdgeError::Unexpected("frame of a link")),
             Frame::Credit { .. } => Err(EdgeError::Unexpected("credit of an agent")),
             Frame::Record { stream, offset, bytes, .. } => {
-                self.record(stream, offset, bytes)?;
+                self.record(stream, offset, bytes, now)?;
                 Ok(FrontEvent::Output(*frame))
             }
             Frame::Gap { stream, offset, lost } => {
@@ -192,20 +177,19 @@ impl FrontEnd {
         }
     }
 
-    fn record(&mut self, stream: StreamKey, offset: u64, bytes: &[u8]) -> Result<(), EdgeError> {
+    fn record(
+        &mut self,
+        stream: StreamKey,
+        offset: u64,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<(), EdgeError> {
         self.check_answers()?;
         let progress = self.progress(stream, offset)?;
         let end = progress.position.checked_add(bytes.len() as u64).filter(|_| !bytes.is_empty());
         progress.position = end.ok_or(EdgeError::Unexpected("size of a record"))?;
-        let cost = charge(bytes.len());
-        let bundle = Bundle::of(stream.channel).ok_or(EdgeError::Unexpected("channel"))?;
-        let outstanding = self.outstanding.entry(bundle).or_default();
-        let left = self.window.saturating_sub(*outstanding);
-        if cost > left {
-            return Err(EdgeError::Window { bytes: cost, left });
-        }
-        *outstanding = outstanding.saturating_add(cost);
-        Ok(())
+        let window = Bundle::of(stream.channel).and_then(|bundle| self.windows.get_mut(&bundle));
+        window.ok_or(EdgeError::Unexpected("channel"))?.receive(charge(bytes.len()), now)
     }
 
     /// Returns the progress of a stream that goes on at `offset`.
@@ -298,19 +282,12 @@ impl FrontEnd {
         }
     }
 
-    /// Notes that `bytes` bytes of a record are where they belong. Returns the credit to send, if
-    /// it is enough for a frame.
-    pub fn taken(&mut self, channel: Channel, bytes: usize) -> Option<Frame<'static>> {
+    /// Notes that `bytes` bytes of a record are where they belong since `now`. Returns the credit to
+    /// send, if it is enough for a frame.
+    pub fn taken(&mut self, channel: Channel, bytes: usize, now: Instant) -> Option<Frame<'static>> {
         let bundle = Bundle::of(channel)?;
-        let due = self.due.entry(bundle).or_default();
-        *due = due.saturating_add(charge(bytes));
-        if *due < self.window / CREDIT_PART {
-            return None;
-        }
-        let bytes = std::mem::take(due);
-        let outstanding = self.outstanding.entry(bundle).or_default();
-        *outstanding = outstanding.saturating_sub(bytes);
-        Some(Frame::Credit { bundle, bytes })
+        let credit = self.windows.get_mut(&bundle)?.taken(charge(bytes), now)?;
+        Some(Frame::Credit { bundle, bytes: credit })
     }
 
     /// Returns whether the agent has reported all exits and sent all output.

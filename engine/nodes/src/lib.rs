@@ -6,8 +6,8 @@
 //! byte, but delivers what it delivers in order.
 //!
 //! * **An edge never drops output.** All output of a node goes through two [`Bundle`]s. Each has a
-//!   window of at most [`MAX_WINDOW`] bytes. The agent sends only
-//!   what fits. The front end gives credit when the bytes are where they belong. So the memory of
+//!   window of at most [`MAX_WINDOW`] bytes, which follows the rate and the round trip. The agent
+//!   sends only what fits. The front end gives credit when the bytes are where they belong. So the memory of
 //!   both ends is bounded, and an output that is slow stops ranks and loses nothing.
 //! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node
 //!   is a gap with its own position. An agent that repeats or skips bytes is cut off.
@@ -24,6 +24,7 @@
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
 //! | `link` | the bytes of an edge, and its carriers, which may be replaced |
+//! | `window` | the size of a window, and the credit for it |
 //! | `limits` | limits |
 
 mod agent_end;
@@ -32,16 +33,18 @@ mod frame;
 mod front_end;
 pub mod limits;
 mod link;
+mod window;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
     ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, ToAgent, ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Frame, FrameDecoder, FrameError, HEADER, StreamKey, first_header};
-pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
+pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
+pub use window::window;
 
 /// The reason why the peer of an edge is cut off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
 
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
@@ -14,7 +15,9 @@ use iof_proto::{Channel, Log, Rank};
 
 const FIRST: u32 = 8;
 const RANKS: u32 = 3;
-const WINDOW: u64 = MAX_WINDOW / 2;
+const WINDOW: u64 = 512 << 10;
+/// The bounds of a window that does not change.
+const WHOLE: RangeInclusive<u64> = MAX_WINDOW..=MAX_WINDOW;
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
 /// SplitMix64.
@@ -68,7 +71,7 @@ impl World {
         let mut world = World {
             random: Random(seed),
             agent: AgentEnd::default(),
-            front: FrontEnd::new(&(FIRST..FIRST + RANKS).map(Rank).collect(), WINDOW),
+            front: FrontEnd::new(&(FIRST..FIRST + RANKS).map(Rank).collect(), WINDOW..=MAX_WINDOW),
             sources: streams.map(|stream| (stream, Source::default())).collect(),
             up: VecDeque::new(),
             down: VecDeque::new(),
@@ -100,6 +103,7 @@ impl World {
     fn step(&mut self) {
         let index = self.random.below(self.sources.len() as u64) as usize;
         let stream = *self.sources.keys().nth(index).unwrap();
+        self.now += Duration::from_micros(self.random.below(2000));
         match self.random.below(16) {
             0..5 => self.produce(stream),
             5 => self.lose(stream),
@@ -201,7 +205,7 @@ impl World {
         for bundle in Bundle::ALL {
             let waiting = self.waiting.iter().filter(|(channel, _)| Bundle::of(*channel) == Some(bundle));
             let waiting: usize = waiting.map(|(_, length)| length + HEADER).sum();
-            assert!(waiting as u64 <= WINDOW);
+            assert!(waiting as u64 <= MAX_WINDOW);
         }
         assert!(self.front_decoder.held() <= HEADER + MAX_RECORD + 100_000);
     }
@@ -209,7 +213,7 @@ impl World {
     /// Takes the record that has waited longest.
     fn take(&mut self) {
         let Some((channel, length)) = self.waiting.pop_front() else { return };
-        if let Some(credit) = self.front.taken(channel, length) {
+        if let Some(credit) = self.front.taken(channel, length, self.now) {
             self.down.extend(credit.header().unwrap());
         }
     }
@@ -298,7 +302,7 @@ fn an_edge_cut_at_any_byte_has_a_broken_end_with_true_figures() {
 fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
     let (mut agent, mut sent) = (AgentEnd::default(), 0);
     assert!(!agent.take_window(Channel::Stdout, 1));
-    let (mut decoder, front) = (FrameDecoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), MAX_WINDOW));
+    let (mut decoder, front) = (FrameDecoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), WHOLE));
     decoder.receive(&front.greeting());
     while let Some(frame) = decoder.decode().unwrap() {
         agent.receive(&frame).unwrap();
@@ -309,8 +313,8 @@ fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
         (0..count).for_each(|_| assert!(agent.take_window(Channel::Stdout, bytes)));
         sent += count * (bytes + HEADER) as u64;
     };
-    take(MAX_RECORD, 15);
-    take(MAX_RECORD - 16 * HEADER, 1);
+    take(MAX_RECORD, 63);
+    take(MAX_RECORD - 64 * HEADER, 1);
     assert_eq!(sent, MAX_WINDOW);
     assert!(!agent.take_window(Channel::Stdout, 1));
     assert!(agent.take_window(Channel::Stddiag, 10));
@@ -324,7 +328,11 @@ fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
 
 /// A front end to which the ranks of a node have started.
 fn started() -> FrontEnd {
-    let mut front = FrontEnd::new(&(FIRST..FIRST + 1).map(Rank).collect(), MAX_WINDOW);
+    started_with(WHOLE)
+}
+
+fn started_with(window: RangeInclusive<u64>) -> FrontEnd {
+    let mut front = FrontEnd::new(&(FIRST..FIRST + 1).map(Rank).collect(), window);
     let now = Instant::now();
     front.receive(&Frame::HELLO, now).unwrap();
     for message in [ToFrontEnd::Ready, ToFrontEnd::Started { pids: vec![1] }] {
@@ -372,13 +380,13 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     let mut front = started();
     front.receive(&Frame::End { stream, produced: 0 }, Instant::now()).unwrap();
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
-    let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW);
+    let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), WHOLE);
     let Frame::Hello { version: ours } = Frame::HELLO else { panic!("not a hello") };
     let theirs = ours + 1;
     let error = stranger.receive(&Frame::Hello { version: theirs }, Instant::now());
     assert_eq!(error, Err(EdgeError::Version { theirs, ours }));
     assert_eq!(
-        FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW).receive(&Frame::Padding, Instant::now()),
+        FrontEnd::new(&(0..1).map(Rank).collect(), WHOLE).receive(&Frame::Padding, Instant::now()),
         Err(EdgeError::NoHello)
     );
 }
@@ -420,10 +428,75 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
 
 #[test]
 fn the_windows_of_all_nodes_are_bounded_together() {
-    assert_eq!((window(1), window(128)), (MAX_WINDOW, MAX_WINDOW));
+    assert_eq!((window(1), window(32)), (1 << 20..=MAX_WINDOW, 1 << 20..=MAX_WINDOW));
+    assert_eq!(window(128), 1 << 20..=1 << 20);
     for nodes in 1..=MAX_NODES {
-        let sum = 2 * nodes as u64 * window(nodes);
-        assert!(sum <= MAX_WINDOWS && window(nodes) > 2 * MAX_RECORD as u64 - 1, "{nodes}");
+        let (least, most) = window(nodes).into_inner();
+        assert!(2 * nodes as u64 * most <= MAX_WINDOWS, "{nodes}");
+        assert!(least <= most && least > 2 * MAX_RECORD as u64 - 1, "{nodes}");
+    }
+}
+
+/// Sends records for some seconds over a carrier with this round trip and rate, in milliseconds and in
+/// bytes a millisecond, to a reader that takes so much. Returns the rate in the last half, and the
+/// most that was under way.
+fn flow(round_trip: u64, rate: u64, reader: u64) -> (u64, u64) {
+    let (mut agent, mut front) = (AgentEnd::default(), started_with(window(1)));
+    let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
+    let (bytes, epoch) = (vec![0; MAX_RECORD / 4], Instant::now());
+    let cost = (bytes.len() + HEADER) as u64;
+    agent.receive(&Frame::HELLO).unwrap();
+    let (mut down, mut up) = (VecDeque::new(), VecDeque::<u64>::new());
+    down.push_back((0, Frame::Credit { bundle: Bundle::Stdout, bytes: *window(1).start() }));
+    let (mut sent, mut waiting, mut taken, mut most) = (0u64, 0u64, 0, 0);
+    let (mut may_take, mut half, mut link_free) = (0, 0, 0u64);
+    for now in 0..2000 {
+        let time = epoch + Duration::from_millis(now);
+        let arrived = down.partition_point(|(arrives, _)| *arrives <= now);
+        for (_, credit) in down.drain(..arrived) {
+            agent.receive(&credit).unwrap();
+        }
+        while agent.take_window(stream.channel, bytes.len()) {
+            link_free = link_free.max(now * rate) + cost;
+            up.push_back(link_free / rate + round_trip / 2);
+        }
+        most = most.max((up.len() as u64 + waiting) * cost);
+        for _ in up.drain(..up.partition_point(|arrives| *arrives <= now)) {
+            let offset = sent * bytes.len() as u64;
+            front.receive(&Frame::Record { stream, offset, time: 0, bytes: &bytes }, time).unwrap();
+            (sent, waiting) = (sent + 1, waiting + 1);
+        }
+        may_take = (may_take + reader).min(reader.max(waiting * cost));
+        while waiting > 0 && may_take >= cost {
+            (waiting, may_take, taken) = (waiting - 1, may_take - cost, taken + cost);
+            let credit = front.taken(stream.channel, bytes.len(), time);
+            down.extend(credit.map(|credit| (now + round_trip / 2, credit)));
+        }
+        if now == 1000 {
+            half = taken;
+        }
+    }
+    ((taken - half) / 1000, most)
+}
+
+#[test]
+fn a_window_follows_the_product_of_rate_and_round_trip_up_to_its_limit() {
+    // 100 ms at the 20 MB/s that a window of 2 MiB allows, and more than the limit allows.
+    let (rate, most) = flow(100, 21_000, 1 << 20);
+    assert!(rate > 20_000 && most <= MAX_WINDOW, "{rate} {most}");
+    let (rate, most) = flow(100, 1 << 20, 1 << 20);
+    assert!(rate > 30_000 && (MAX_WINDOW / 2..=MAX_WINDOW).contains(&most), "{rate} {most}");
+}
+
+#[test]
+fn a_window_does_not_grow_for_a_short_round_trip_a_slow_carrier_or_a_slow_reader() {
+    for (round_trip, rate, reader) in
+        [(0, 1 << 20, 1 << 20), (2, 100_000, 1 << 20), (2, 10_000, 1 << 20), (100, 1 << 20, 3000)]
+    {
+        let (achieved, most) = flow(round_trip, rate, reader);
+        let bound = rate.min(reader);
+        assert!(achieved >= bound * 9 / 10 || round_trip == 0, "{round_trip} {rate} {reader}: {achieved}");
+        assert!(most <= 3 << 20, "{round_trip} {rate} {reader}: {most}");
     }
 }
 

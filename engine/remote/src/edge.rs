@@ -172,7 +172,9 @@ impl EdgeEnds {
     /// Gives credit for bytes that are in their ring.
     pub fn give_credit(&self, channel: Channel, length: usize) {
         let mut state = self.state();
-        if let Some(header) = state.front.taken(channel, length).and_then(|credit| credit.header()) {
+        if let Some(header) =
+            state.front.taken(channel, length, Instant::now()).and_then(|credit| credit.header())
+        {
             let answer = state.front.answer();
             state.send(header.to_vec(), Some(answer));
         }

@@ -10,10 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use iof_engine::{App, JobSpec, Policy, Rendezvous};
-use iof_nodes::limits::MAX_WINDOW;
 use iof_nodes::{
     Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal, Start,
-    ToAgent, ToFrontEnd,
+    ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -46,7 +45,7 @@ pub struct Front {
 impl Front {
     /// Starts an agent, and greets it.
     pub fn start() -> Front {
-        Front::start_with(FrontEnd::new(&ranks(), MAX_WINDOW))
+        Front::start_with(FrontEnd::new(&ranks(), window(1)))
     }
 
     /// Starts an agent, and greets it as `end` does.
@@ -57,7 +56,7 @@ impl Front {
     }
 
     pub fn greet(agent: Process, files: (OwnedFd, OwnedFd), link: LinkEnd) -> Front {
-        Front::greet_with(FrontEnd::new(&ranks(), MAX_WINDOW), agent, files, link)
+        Front::greet_with(FrontEnd::new(&ranks(), window(1)), agent, files, link)
     }
 
     fn greet_with(end: FrontEnd, agent: Process, (down, up): (OwnedFd, OwnedFd), link: LinkEnd) -> Front {
@@ -114,7 +113,7 @@ impl Front {
 
     /// Gives credit for a record of this number of bytes.
     pub fn credit(&mut self, bytes: usize) {
-        let credit = self.end.taken(Channel::Stdout, bytes).unwrap();
+        let credit = self.end.taken(Channel::Stdout, bytes, Instant::now()).unwrap();
         let mut frame = Vec::new();
         credit.append_to(&mut frame);
         self.write(&frame);

@@ -186,7 +186,7 @@ impl World {
         self.front.read(&mut self.agents, &mut self.pipes, (&mut self.rng, now));
         if now >= self.paused_until {
             // More than arrives in a turn, or less.
-            self.front.take(self.rng.size(64 << 20) as usize);
+            self.front.take(self.rng.size(64 << 20) as usize, now);
             if self.rng.chance(2) {
                 self.paused_until = now + self.rng.below(200);
             }

@@ -260,7 +260,7 @@ mod tests {
         let edge = |number: usize, host: &str, limit| {
             let Carrier { end, down, up } = carriers.start(host, None, true, None).unwrap();
             let ranks = [Rank(0)].into();
-            let ends = Arc::new(EdgeEnds::new(FrontEnd::new(&ranks, 1), end, down));
+            let ends = Arc::new(EdgeEnds::new(FrontEnd::new(&ranks, 1..=1), end, down));
             let node = Node { host: host.into(), ranks };
             let (nspace, events) = (Nspace::new("job").unwrap(), events.clone());
             let (remote, engine) = (Weak::new(), Weak::new());

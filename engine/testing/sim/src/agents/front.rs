@@ -69,7 +69,6 @@ pub struct Front {
     pub frames: u64,
     /// The time that frames took, without the checks of the simulation.
     pub spent: Duration,
-    epoch: Instant,
 }
 
 impl Front {
@@ -105,7 +104,6 @@ impl Front {
             bytes: 0,
             frames: 0,
             spent: Duration::ZERO,
-            epoch: Instant::now(),
         }
     }
 
@@ -155,7 +153,7 @@ impl Front {
                     self.edges[node].end.link.acknowledged(received).unwrap();
                     continue;
                 }
-                let event = self.edges[node].front.receive(&frame, self.epoch);
+                let event = self.edges[node].front.receive(&frame, time(now));
                 self.spent += began.elapsed();
                 // No node breaks the rules of its own frames.
                 self.handle(node, event.unwrap(), agents, now);
@@ -177,7 +175,7 @@ impl Front {
                 self.bytes += record.len() as u64;
                 self.held += record.len() as u64;
                 self.peak = self.peak.max(self.held);
-                assert!(self.peak <= 2 * window(self.nodes) * self.nodes as u64);
+                assert!(self.peak <= 2 * window(self.nodes).end() * self.nodes as u64);
                 if stream.channel == Channel::Stderr {
                     self.delays.push(now - time);
                 }
@@ -287,12 +285,12 @@ impl Front {
 
     /// Puts the records that have waited longest where they belong, at most this number of bytes,
     /// and gives credit.
-    pub fn take(&mut self, mut bytes: usize) {
+    pub fn take(&mut self, mut bytes: usize, now: u64) {
         let began = Instant::now();
         while let Some((node, channel, length)) = self.waiting.pop_front() {
             self.held -= length as u64;
             let Edge { front, down, .. } = &mut self.edges[node];
-            if let Some(credit) = front.taken(channel, length) {
+            if let Some(credit) = front.taken(channel, length, time(now)) {
                 credit.append_to(down);
             }
             bytes = bytes.saturating_sub(length);
