@@ -24,6 +24,7 @@
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
 //! | `link` | the bytes of an edge, and its carriers, which may be replaced |
+//! | `silence` | the time since an agent was heard |
 //! | `window` | the size of a window, and the credit for it |
 //! | `limits` | limits |
 
@@ -33,6 +34,7 @@ mod frame;
 mod front_end;
 pub mod limits;
 mod link;
+mod silence;
 mod window;
 
 pub use agent_end::{AgentEnd, AgentEvent};
@@ -44,6 +46,7 @@ pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
+pub use silence::{Silence, SilenceStep};
 pub use window::window;
 
 /// The reason why the peer of an edge is cut off.

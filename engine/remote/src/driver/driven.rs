@@ -1,7 +1,6 @@
 //! The work of the driver for one edge of the front end.
 
 mod reattach;
-mod silence;
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -10,10 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
-use iof_nodes::{BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, ToFrontEnd};
+use iof_nodes::{
+    BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, Silence, SilenceStep, ToFrontEnd,
+};
 
 use self::reattach::CarrierSearch;
-use self::silence::{Silence, SilenceStep};
 use super::EdgeDriver;
 use crate::carrier::{DRAIN_LIMIT, EXIT_LIMIT};
 use crate::edge::{EdgeEnds, NodeEvent};

@@ -24,10 +24,10 @@ use self::source::{LINE, Source};
 use crate::rng::Rng;
 
 /// The turns after which a run is stuck.
-const MAX_TURNS: u64 = 100_000;
+const MAX_TURNS: u64 = 200_000;
 
 /// The turns in which all agents end after the job. One that was not told waits for a carrier.
-const END_TURNS: u64 = 20_000;
+const END_TURNS: u64 = 80_000;
 
 /// The nodes of a job, and what happens to them.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,8 @@ pub struct AgentsReport {
     pub lost: usize,
     /// The number of carriers that replaced others.
     pub replaced: u64,
+    /// The silences of nodes that were reported, or for which a node was given up.
+    pub silences: u64,
     /// The bytes of output that arrived.
     pub bytes: u64,
     /// The pushes of stdin that have ended.
@@ -78,13 +80,14 @@ impl fmt::Display for AgentsReport {
         let gigabytes = self.bytes as f64 / 1e9;
         write!(
             f,
-            "{} turns, started after {}; {} nodes lost, {} carriers replaced; {gigabytes:.2} GB in {} frames, {:.2} CPU s/GB at the front \
+            "{} turns, started after {}; {} nodes lost, {} carriers replaced, {} silences; {gigabytes:.2} GB in {} frames, {:.2} CPU s/GB at the front \
              end; {} frames to agents; held at most: {} KiB; lone lines: \
              median {} turns, 99 % {}, longest {}",
             self.turns,
             self.start_turns,
             self.lost,
             self.replaced,
+            self.silences,
             self.frames.0,
             self.spent.as_secs_f64() / gigabytes,
             self.frames.1,
@@ -157,7 +160,11 @@ impl World {
         });
         let agents = agents.collect();
         let front = Front::new(&set, &mut rng);
-        let starting = (0..set.nodes as usize).map(|node| (rng.below(4), node)).collect();
+        let mut starting: Vec<_> = (0..set.nodes as usize).map(|node| (rng.below(4), node)).collect();
+        if set.faults > 0 && rng.chance(8) {
+            let late = rng.index(starting.len());
+            starting[late].0 = rng.below(40_000);
+        }
         World {
             set,
             rng,
@@ -199,6 +206,12 @@ impl World {
         }
         if self.front.started == self.agents.len() && self.start_turns == 0 {
             self.start_turns = now;
+            if self.set.faults > 0 && self.rng.chance(24) {
+                let (number, turns) = (self.rng.index(self.agents.len()), 9000 + self.rng.below(50_000));
+                self.stop(number, turns, true);
+                // Another fault would end the job before the silence counts.
+                self.faults = 0;
+            }
         }
         // A job that loses a node before that does not start, but its carriers may be cut.
         let (percent, begins) =
@@ -231,6 +244,12 @@ impl World {
         self.pipes.down[number].break_off();
     }
 
+    /// Lets a node stand still for this number of turns. It may be given up if that `is_long`.
+    fn stop(&mut self, number: usize, turns: u64, is_long: bool) {
+        self.agents[number].stopped_until = self.now + turns;
+        self.blamed.extend(is_long.then_some(number));
+    }
+
     /// Kills or stops a process, or cuts an edge at any byte.
     fn fault(&mut self) {
         let number = self.rng.index(self.agents.len());
@@ -243,8 +262,8 @@ impl World {
         if kind == 3 {
             // A node that is frozen for long may be given up.
             let is_long = self.rng.chance(64);
-            self.agents[number].stopped_until = self.now + self.rng.below(if is_long { 8000 } else { 300 });
-            self.blamed.extend(is_long.then_some(number));
+            let turns = self.rng.below(if is_long { 8000 } else { 300 });
+            self.stop(number, turns, is_long);
             return;
         }
         if self.agents[number].is_gone || self.front.lost.contains(&number) {
@@ -292,6 +311,7 @@ impl World {
             start_turns: self.start_turns,
             lost: self.front.lost.len(),
             replaced: self.front.replaced,
+            silences: self.front.silences,
             bytes: self.front.bytes,
             pushes: self.front.job.pushes(),
             frames: (self.front.frames, self.agents.iter().map(|agent| agent.frames).sum()),

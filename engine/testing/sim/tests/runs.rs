@@ -92,6 +92,13 @@ fn nodes_whose_carriers_are_replaced_lose_no_byte() {
     assert!(replaced > 20 && pushes > 20, "{replaced} carriers replaced, {pushes} pushes");
 }
 
+#[test]
+fn the_silence_of_a_node_is_reported_once_and_ends_it_at_the_limit() {
+    let silences: u64 = (0..200).map(|seed| run_agents(seed, None).silences).sum();
+    // Otherwise the runs would check nothing.
+    assert!(silences > 2, "{silences} silences");
+}
+
 /// Each seed with the number of its steps, and the defect that it shows without the mend.
 const FOUND: &[(Subject, u64, usize, &str)] = &[
     (

@@ -46,6 +46,8 @@ pub struct Agent {
     is_over: bool,
     pub is_gone: bool,
     pub stopped_until: u64,
+    /// The text before its hello.
+    pub banner: Vec<u8>,
     stdin: Stdin,
     rng: Rng,
     /// The rank from which each bundle goes on.
@@ -117,6 +119,7 @@ impl Agent {
             is_over: false,
             is_gone: false,
             stopped_until: 0,
+            banner: Vec::new(),
             stdin: Stdin::default(),
             rng,
             cursors: [0; 2],
@@ -136,8 +139,14 @@ impl Agent {
         })
     }
 
-    /// Starts the agent: it greets.
+    /// Starts the agent: it greets, maybe after text of a shell's start-up file.
     pub fn greet(&mut self) {
+        if self.rng.chance(64) {
+            let length = self.rng.size(2000);
+            self.banner =
+                (0..length).map(|_| 1 + self.rng.below(if length < 100 { 9 } else { 255 }) as u8).collect();
+        }
+        self.batches[CONTROL].extend(&self.banner);
         Frame::HELLO.append_to(&mut self.batches[CONTROL]);
         self.turns.push_back(CONTROL);
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use iof_core::{Exit, LastStep, NodeId, NodeLost, NodeReport};
 use iof_nodes::{
-    Frame, FrameDecoder, FrontEnd, FrontEvent, NodeConfig, RankTotal, Start, StreamKey, ToAgent, ToFrontEnd,
-    window,
+    Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, NodeConfig, RankTotal, Silence, SilenceStep, Start,
+    StreamKey, ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
 
@@ -29,6 +29,15 @@ struct Edge {
     /// The turn in which a carrier that has ended is replaced.
     replaced_at: Option<u64>,
     decoder: FrameDecoder,
+    /// The text before the first frame, until that has arrived.
+    banner: Option<Vec<u8>>,
+    silence: Silence,
+    /// The turn in which something has arrived last.
+    heard: u64,
+    /// All its ranks run, or have run.
+    is_started: bool,
+    /// Its silence was reported.
+    is_told: bool,
     is_ended: bool,
     /// Frames that wait to be written.
     down: Vec<u8>,
@@ -58,6 +67,10 @@ pub struct Front {
     nodes: usize,
     pub ready: usize,
     pub started: usize,
+    /// The turns after which a silent node is given up.
+    limit: Option<u64>,
+    /// The silences that were reported or ended an edge.
+    pub silences: u64,
     pub open: BTreeSet<usize>,
     pub lost: BTreeSet<usize>,
     /// The number of carriers that replaced others.
@@ -74,6 +87,7 @@ pub struct Front {
 impl Front {
     pub fn new(set: &NodeSet, rng: &mut Rng) -> Front {
         let nodes = set.nodes as usize;
+        let limit = rng.pick(&[None, Some(10_000), Some(45_000)]);
         let edge = |node| {
             let ranks = (node * set.ranks..(node + 1) * set.ranks).map(Rank).collect();
             Edge {
@@ -82,6 +96,11 @@ impl Front {
                 is_ready: false,
                 replaced_at: None,
                 decoder: FrameDecoder::of_agent(),
+                banner: Some(Vec::new()),
+                silence: Silence::new(limit.map(Duration::from_millis), time(0)),
+                heard: 0,
+                is_started: false,
+                is_told: false,
                 is_ended: false,
                 down: Vec::new(),
             }
@@ -94,6 +113,8 @@ impl Front {
             held: 0,
             ranks: set.ranks,
             nodes,
+            limit,
+            silences: 0,
             ready: 0,
             started: 0,
             open: (0..nodes).collect(),
@@ -122,14 +143,15 @@ impl Front {
             if self.edges[node].is_ended {
                 continue;
             }
-            let Edge { end, is_ready, replaced_at, .. } = &mut self.edges[node];
+            let Edge { end, is_ready, replaced_at, banner, .. } = &mut self.edges[node];
             if replaced_at.is_some_and(|time| time <= now) && !agents[node].is_gone {
                 *replaced_at = None;
                 self.replaced += 1;
                 end.resume(&mut agents[node].edge);
                 (pipes.up[node], pipes.down[node]) = (Pipe::default(), Pipe::default());
             }
-            let Some(read) = end.read(CAPACITY, &mut pipes.up[node], now) else {
+            let limit = if banner.is_some() { 1 + rng.below(80) as usize } else { CAPACITY };
+            let Some(read) = end.read(limit, &mut pipes.up[node], now) else {
                 if !end.link.takes_carriers(time(now)) || !*is_ready || agents[node].is_gone {
                     self.end_edge(node, agents, pipes);
                 } else if replaced_at.is_none() {
@@ -141,6 +163,14 @@ impl Front {
             let mut decoder = std::mem::replace(&mut self.edges[node].decoder, FrameDecoder::of_agent());
             decoder.receive(&read);
             self.spent += began.elapsed();
+            if !read.is_empty() {
+                self.edges[node].silence.end(time(now));
+                self.edges[node].heard = now;
+            }
+            if !self.skip_banner(node, &mut decoder, &agents[node].banner) {
+                self.edges[node].decoder = decoder;
+                continue;
+            }
             loop {
                 let began = Instant::now();
                 let Ok(frame) = decoder.decode() else {
@@ -159,6 +189,52 @@ impl Front {
                 self.handle(node, event.unwrap(), agents, now);
             }
             self.edges[node].decoder = decoder;
+        }
+        for node in 0..self.edges.len() {
+            self.note_silence(node, agents, pipes, now);
+        }
+    }
+
+    /// Returns whether the first frame has arrived, and checks that all of the text before it was shown.
+    fn skip_banner(&mut self, node: usize, decoder: &mut FrameDecoder, expected: &[u8]) -> bool {
+        let Some(banner) = &mut self.edges[node].banner else { return true };
+        banner.extend(decoder.skip_text());
+        assert!(expected.starts_with(banner), "a part of the hello of node {node} was shown");
+        let is_over = decoder.held() >= HEADER;
+        if is_over {
+            assert_eq!(self.edges[node].banner.take().unwrap(), expected);
+        }
+        is_over
+    }
+
+    /// Reports the silence of a node once, or gives it up, when that is due.
+    fn note_silence(&mut self, node: usize, agents: &mut [Agent], pipes: &mut Pipes, now: u64) {
+        let Edge { front, silence, heard, is_told, is_started, replaced_at, is_ended, .. } =
+            &mut self.edges[node];
+        if *is_ended || replaced_at.is_some() {
+            return;
+        }
+        let step = match silence.due() {
+            Some(due) if due <= time(now) && front.is_to_report() => silence.step(time(now)),
+            Some(due) if due <= time(now) => {
+                silence.end(time(now));
+                None
+            }
+            _ => None,
+        };
+        let length = if *is_started && self.open.contains(&node) { now - *heard } else { 0 };
+        let is_given_up = self.limit.is_some_and(|limit| length >= limit);
+        let is_due = !is_given_up && !*is_told && length >= 30_000;
+        assert_eq!(
+            matches!(step, Some(SilenceStep::GiveUp(_))),
+            is_given_up,
+            "node {node}, silent for {length}"
+        );
+        assert_eq!(matches!(step, Some(SilenceStep::Tell(_))), is_due, "node {node}, silent for {length}");
+        *is_told |= is_due;
+        self.silences += u64::from(step.is_some());
+        if is_given_up {
+            self.end_edge(node, agents, pipes);
         }
     }
 
@@ -200,6 +276,7 @@ impl Front {
             }
             FrontEvent::Message(ToFrontEnd::Started { pids }) => {
                 self.started += 1;
+                self.edges[node].is_started = true;
                 self.job.report(node, NodeReport::Started { pids });
             }
             FrontEvent::Message(ToFrontEnd::Exited { rank, status, requested }) => {

@@ -48,6 +48,8 @@ pub struct FrontJob {
     /// The turn of the first SIGKILL, and the steps that were taken since.
     killed: Option<u64>,
     steps: Vec<LastStep>,
+    /// The signals of a user that were sent.
+    signals: u32,
     /// The job has ended, or does not start because it has lost a node.
     is_over: bool,
 }
@@ -101,6 +103,7 @@ impl FrontJob {
             outbox: Vec::new(),
             killed: None,
             steps: Vec::new(),
+            signals: 0,
             is_over: false,
         }
     }
@@ -196,7 +199,9 @@ impl FrontJob {
         assert!(order.starts_with(&self.sent));
         assert!(self.open.is_empty() || early_end.is_some() != self.sent.is_empty());
         self.check_steps(now, &steps);
-        if is_started && rng.below(500) == 0 {
+        // A silent node outlasts the signals.
+        if is_started && self.signals < 2 && rng.below(500) == 0 {
+            self.signals += 1;
             let signal = rng.pick(&[Signal::TERM, Signal::USR1, Signal::KILL]);
             for (node, ranks) in self.engine.signal_nodes(&self.nspace, self.run, signal) {
                 self.check(&ranks);

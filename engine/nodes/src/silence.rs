@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The time since something arrived from an agent.
+#[derive(Debug)]
 pub struct Silence {
     heard: Instant,
     /// The time after which the node is given up; `None` for no limit.
@@ -14,13 +15,16 @@ pub struct Silence {
 }
 
 /// The consequence of a silence, with its length.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SilenceStep {
+    /// It is reported.
     Tell(Duration),
+    /// The node is given up.
     GiveUp(Duration),
 }
 
 impl Silence {
+    /// Begins at `now`. The node is given up after `limit`, if there is one.
     pub fn new(limit: Option<Duration>, now: Instant) -> Silence {
         Silence { heard: now, limit, is_told: false }
     }
