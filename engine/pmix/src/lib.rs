@@ -23,7 +23,7 @@
 //! | `server::directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
 //! | `tools::tool_server` | the server of a tool |
-//! | `requests::spawn` | the jobs that ranks spawn |
+//! | `requests::spawn` | the jobs that ranks and tools spawn |
 //! | `requests::request`, `requests::answer` | what tools and ranks request, and the answers |
 //! | `tools::listener`, `tools::sock_diag`, `tools::rendezvous`, `tools::relay`, `tools::filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
@@ -39,8 +39,9 @@ pub use error::{RegisterError, StartError};
 pub use limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 pub use program::{Need, is_launcher};
 pub use requests::request::{
-    AnswerReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest,
+    AnswerReply, NspaceReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest,
 };
+pub use requests::spawn::ToolSpawn;
 pub use server::job::{AppInfo, JobInfo};
 pub use server::topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
 pub use server::upcalls::{Event, EventKind};

@@ -45,5 +45,5 @@ pub const MAX_CALL_WAIT_PER_RANK: Duration = Duration::from_millis(10);
 /// The longest wait for the end of the server.
 pub const MAX_END_WAIT: Duration = Duration::from_secs(2);
 
-/// The largest size of the arguments and the environment of a program that a rank spawns, in bytes.
+/// The largest size of the arguments and the environment of a program that a rank or a tool spawns, in bytes.
 pub const MAX_PMIX_SPAWN_BYTES: usize = 1 << 20;

@@ -57,13 +57,28 @@ impl KnownJobs {
         deliveries: &mut Deliveries,
     ) -> Result<BTreeSet<Nspace>, RequestError> {
         let running = running(tool)?;
-        let new: Vec<Proc> = running.difference(&self.watched).cloned().map(Proc::all).collect();
-        if !new.is_empty() {
-            let pull = Pull { backlog: false, ..Pull::new(new, Channels::STDDIAG) };
-            deliveries.add_watch(tool.pull(&pull)?.handler);
-            self.watched.extend(running.iter().cloned());
-        }
+        self.watch_all(running.iter(), tool, deliveries)?;
         Ok(running)
+    }
+
+    /// Registers for the ends of these jobs. What is cached for a spawner stays so: it is not pulled.
+    ///
+    /// # Errors
+    /// The engine is gone or refuses the request.
+    pub fn watch_all<'a>(
+        &mut self,
+        jobs: impl Iterator<Item = &'a Nspace>,
+        tool: &mut Tool,
+        deliveries: &mut Deliveries,
+    ) -> Result<(), RequestError> {
+        let new: Vec<Nspace> = jobs.filter(|job| !self.watched.contains(*job)).cloned().collect();
+        if !new.is_empty() {
+            let procs = new.iter().cloned().map(Proc::all).collect();
+            let pull = Pull { backlog: false, ..Pull::new(procs, Channels::STDDIAG) };
+            deliveries.add_watch(tool.pull(&pull)?.handler);
+            self.watched.extend(new);
+        }
+        Ok(())
     }
 
     /// Notes that a job has ended, which libpmix is to forget.

@@ -89,7 +89,7 @@ impl Intake {
         self.waiting.begin();
         let queue = match &request {
             ToolRequest::Push { .. } => &self.stdin,
-            ToolRequest::Pull { .. } | ToolRequest::Signal { .. } => &self.output,
+            ToolRequest::Pull { .. } | ToolRequest::Signal { .. } | ToolRequest::Spawn { .. } => &self.output,
             _ => &self.other,
         };
         // A request that is dropped is refused thereby.

@@ -1,5 +1,6 @@
 //! `iof pmix`: serves one tool of PMIx, whose connection is its stdin.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -11,9 +12,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use crossbeam::channel::Receiver;
 use iof_pmix_server::limits::{MAX_PMIX_PULL_WAIT, MAX_PMIX_TOOL_MEMORY, PMIX_TOOL_LINGER};
-use iof_pmix_server::{Carried, HeldRequest, PullRequest, Relay, ToolRequest, ToolServer};
-use iof_proto::{Answer, Proc, Status};
-use iof_tool::{Pull, Tool};
+use iof_pmix_server::{
+    Carried, HeldRequest, NspaceReply, PullRequest, Relay, ToolRequest, ToolServer, ToolSpawn,
+};
+use iof_proto::{Answer, Failure as Refusal, Nspace, Proc, Status};
+use iof_tool::{Delivery, Pull, Reply, Tool};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
@@ -74,6 +77,7 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         waiting,
         wakeups,
         jobs,
+        starting: BTreeMap::new(),
         ending: None,
         upcall: None,
         lingers: None,
@@ -94,6 +98,8 @@ struct Session {
     waiting: Waiting,
     wakeups: UnixStream,
     jobs: KnownJobs,
+    /// The jobs that the engine starts for the tool, by the numbers of the requests.
+    starting: BTreeMap<u32, (Box<ToolSpawn>, NspaceReply)>,
     /// The registration that is being ended.
     ending: Option<u32>,
     /// Until when libpmix must not be called, because it waits in its upcall for a pull, or will.
@@ -146,10 +152,42 @@ impl Session {
                     reply.send(&Answer { status: sent.err().unwrap_or(Status::SUCCESS), found: Vec::new() });
                     self.jobs.forget_others(&procs, &self.server);
                 }
+                ToolRequest::Spawn { spawn, reply } => {
+                    let submitted = spawn.and_then(|spawn| {
+                        let request = self.tool.submit_spawn(&spawn.spawn);
+                        request.map(|request| (request, spawn)).map_err(|error| status(&error))
+                    });
+                    match submitted {
+                        Ok((request, spawn)) => {
+                            self.starting.insert(request, (spawn, reply));
+                            // It waits until the job has started.
+                            continue;
+                        }
+                        Err(status) => reply.send(Err(status)),
+                    }
+                }
                 request => request.refuse(Status::ERR_NOT_SUPPORTED),
             }
             self.waiting.end();
         }
+    }
+
+    /// Reports the start of a job to the tool, for whose output libpmix may have registered it.
+    fn started(&mut self, request: u32, result: Result<Nspace, Refusal>) {
+        let Some((spawn, reply)) = self.starting.remove(&request) else { return };
+        if let Ok(nspace) = &result {
+            let number = self.server.number_spawn(&spawn);
+            let job = vec![Proc::all(nspace.clone())];
+            // They fail if the engine has ended.
+            let _ = self.jobs.watch_all([nspace].into_iter(), &mut self.tool, &mut self.deliveries);
+            if !spawn.forwarded.is_empty()
+                && let Ok(granted) = self.tool.pull(&Pull::new(job.clone(), spawn.forwarded))
+            {
+                self.deliveries.add(granted.handler, number, job);
+            }
+        }
+        reply.send(result.as_ref().map_err(|failure| failure.status));
+        self.waiting.end();
     }
 
     /// Registers for output. Returns the engine's number of the registration.
@@ -198,6 +236,11 @@ impl Session {
         let mut is_busy = false;
         while self.pace.has_room() {
             let Some(delivery) = self.tool.try_recv().map_err(|error| error.to_string())? else { break };
+            is_busy = true;
+            if let Delivery::Reply { request, reply: Reply::Spawned(result) } = delivery {
+                self.started(request, result);
+                continue;
+            }
             let passed = self.deliveries.pass(&delivery, &self.server)?;
             if let Some(bytes) = passed.consumed {
                 self.tool.consume(bytes);
@@ -205,7 +248,6 @@ impl Session {
             if let Some(bytes) = passed.bytes {
                 self.pace.delivered(bytes, &self.relay);
             }
-            is_busy = true;
         }
         self.pace.end_batch();
         if self.tool.is_gone() && self.tool.is_done() {

@@ -181,7 +181,6 @@ fn functions_that_tools_do_not_have_are_refused() {
         let run = place.run(&["-n", "2"], &format!(": < {}", gate.path()));
         // A fence of ranks, which the tool is not one of, and what libpmix itself would accept.
         let own = [
-            "spawn",
             "publish",
             "lookup",
             "unpublish",
@@ -203,6 +202,31 @@ fn functions_that_tools_do_not_have_are_refused() {
         assert_eq!(done.text().lines().collect::<Vec<_>>(), expected, "{done:?}");
         assert_eq!(done.code, 0, "{done:?}");
         gate.open();
+        assert_eq!(run.finish().code, 0);
+    });
+}
+
+#[test]
+fn a_tool_spawns_a_job_or_learns_why_not() {
+    for_each_place(|place| {
+        let (mut gate, mut other) = (place.site.gate("gate"), place.site.gate("other"));
+        let run = place.run(&[], &format!(": < {}", gate.path()));
+        // `PMIX_ERR_JOB_FAILED_TO_LAUNCH`
+        let mut expected = vec!["spawn-missing -181".to_owned()];
+        expected.extend(with(NOT_SUPPORTED, ["spawn-elsewhere", "spawn-unknown"]));
+        expected.extend(with(SUCCESS, ["spawn", "get", "fence-own"]));
+        let done = tool(place, &expected).finish();
+        assert_eq!(
+            (done.text().lines().collect::<Vec<_>>(), done.code),
+            (expected.iter().map(String::as_str).collect(), 0),
+            "{done:?}"
+        );
+        gate.open();
+        assert_eq!(run.finish().code, 0);
+        let run = place.run(&["--spawn", "none"], &format!(": < {}", other.path()));
+        // `PMIX_ERR_NO_PERMISSIONS`
+        assert_eq!(tool(place, &with(-23, ["spawn"])).finish().text(), "spawn -23\n");
+        other.open();
         assert_eq!(run.finish().code, 0);
     });
 }

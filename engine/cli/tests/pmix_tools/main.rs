@@ -9,6 +9,7 @@ mod calls;
 mod embedders;
 mod facts;
 mod isolation;
+mod spawning;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

@@ -15,6 +15,9 @@
  * tool ... stdin JOB RANK                   libpmix itself pushes the tool's stdin
  * tool ... log CHANNEL TEXT
  * tool ... end JOB                          waits for the job's end
+ * tool ... spawn RANKS CACHE KEY SCRIPT      spawns sh -c SCRIPT, with this size of its cache unless it is 0,
+ *                                           and with this key, which is false if it begins with -; pulls
+ *                                           after a line on stdin, or the job has ended if that is closed
  * tool rank                                 is a rank, not a tool: connects to its server, and ends
  * tool processors                           is a rank: its processors, their place, and whether the
  *                                           topology of the node is shared
@@ -234,6 +237,43 @@ static void print_processors(const pmix_proc_t *self) {
     PMIX_VALUE_RELEASE(topology);
 }
 
+/* Spawns a job. Returns its name. */
+static char *spawn(int ranks, uint32_t size, const char *key, const char *script) {
+    static char nspace[PMIX_MAX_NSLEN + 1];
+    pmix_info_t infos[2];
+    pmix_app_t *app;
+    bool flag = key[0] != '-';
+    PMIX_INFO_LOAD(&infos[0], flag ? key : key + 1, &flag, PMIX_BOOL);
+    PMIX_INFO_LOAD(&infos[1], PMIX_IOF_CACHE_SIZE, &size, PMIX_UINT32);
+    PMIX_APP_CREATE(app, 1);
+    app->cmd = strdup("sh");
+    app->argv = calloc(4, sizeof *app->argv);
+    app->argv[0] = strdup("sh");
+    app->argv[1] = strdup("-c");
+    app->argv[2] = strdup(script);
+    app->maxprocs = ranks;
+    check(PMIx_Spawn(infos, size > 0 ? 2 : 1, app, 1, nspace), "spawn");
+    printf("spawned %s\n", nspace);
+    fflush(stdout);
+    return nspace;
+}
+
+/* Pulls the output of a job of this many ranks, until all of it is complete. */
+static void pull_late(const char *job, int ranks) {
+    char line[16];
+    if (fgets(line, sizeof line, stdin) == NULL) {
+        wait_until(&ended);
+        return;
+    }
+    size_t id = pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, on_output);
+    pthread_mutex_lock(&lock);
+    while (streams < (unsigned) ranks) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+    deregister(id);
+}
+
 static void report(void) {
     wait_until(&ended);
     printf("bytes %llu lost %llu streams %llu\n", bytes, lost, streams);
@@ -327,6 +367,11 @@ int main(int argc, char **argv) {
         PMIX_INFO_LOAD(&info, argv[3], argv[4], PMIX_STRING);
         check(PMIx_Log(&info, 1, NULL, 0), "log");
         printf("logged\n");
+    } else if (strcmp(action, "spawn") == 0) {
+        register_events();
+        job = spawn(atoi(argv[3]), (uint32_t) atoi(argv[4]), argv[5], argv[6]);
+        pull_late(job, atoi(argv[3]));
+        report();
     } else if (strcmp(action, "end") == 0) {
         register_events();
         printf("waiting\n");

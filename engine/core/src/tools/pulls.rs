@@ -1,10 +1,12 @@
 //! Pulls that wait for the host, and their registration once it has granted them.
 
 use iof_proto::{Failure, Granted, Info, ToTool};
+use iof_shm_ring::Start;
 
 use crate::Core;
 use crate::clients::owed::{size_of_infos, size_of_procs};
 use crate::ids::{Call, PeerId};
+
 use crate::tools::demand::{CallId, Sources, Ticket};
 use crate::tools::peer::Peer;
 use crate::tools::pull::{Pull, RegisteredPull};
@@ -101,7 +103,9 @@ impl Core {
         let Some(handler) = self.tools.get(&peer_id).map(Peer::next_handler) else {
             return self.end_registration(registration);
         };
-        self.spawns.claim(peer_id, registration.jobs());
+        if registration.start() == Start::Oldest {
+            self.spawns.claim(peer_id, registration.jobs());
+        }
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
             let ended = self.tools.remove_registration(peer_id, handler);

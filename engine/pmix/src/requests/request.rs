@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Proc, Query, Status, ToTool};
+use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Nspace, Proc, Query, Status, ToTool};
 
 use crate::library::info::{CInfos, Value, c_string};
 use crate::library::types::{InfoCallback, LookupCallback, OpCallback, RawProc, SpawnCallback};
 use crate::requests::answer;
+use crate::requests::spawn::ToolSpawn;
 
 /// A request of a PMIx tool.
 #[derive(Debug)]
@@ -55,6 +56,13 @@ pub enum ToolRequest {
         /// Reports that it was sent, by an answer without keys.
         reply: AnswerReply,
     },
+    /// A job to be started (`PMIx_Spawn`), or the reason why it cannot be.
+    Spawn {
+        /// The job.
+        spawn: Result<Box<ToolSpawn>, Status>,
+        /// Names it once it has started.
+        reply: NspaceReply,
+    },
     /// Queries (`PMIx_Query_info`).
     Query {
         /// The queries.
@@ -81,6 +89,7 @@ impl ToolRequest {
             | ToolRequest::Abort { reply, .. }
             | ToolRequest::Log { reply, .. } => reply.send(status),
             ToolRequest::Signal { reply, .. } | ToolRequest::Query { reply, .. } => reply.refuse(status),
+            ToolRequest::Spawn { reply, .. } => reply.send(Err(status)),
         }
     }
 }
@@ -225,17 +234,31 @@ impl Drop for LookupReply {
 }
 
 /// Answers a request to spawn a job, on any thread. Dropping it refuses the request.
-pub(crate) struct NspaceReply(Option<Call<SpawnCallback>>);
+pub struct NspaceReply(Option<Call<SpawnCallback>>);
 
 impl NspaceReply {
     pub(crate) fn new(done: SpawnCallback, data: *mut c_void) -> NspaceReply {
         NspaceReply(Some(Call { done, data: CallData(data) }))
     }
 
+    /// Answers the request.
+    pub fn send(mut self, result: Result<&Nspace, Status>) {
+        match result {
+            Ok(nspace) => self.call(Status::SUCCESS, nspace.as_str()),
+            Err(status) => self.call(status, ""),
+        }
+    }
+
     fn call(&mut self, status: Status, nspace: &str) {
         let Some(Call { done: Some(done), data }) = self.0.take() else { return };
         // SAFETY: libpmix waits for one call, which is this one, and copies the name.
         unsafe { done(status.0, c_string(nspace).as_ptr().cast_mut(), data.0) }
+    }
+}
+
+impl fmt::Debug for NspaceReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NspaceReply").finish_non_exhaustive()
     }
 }
 

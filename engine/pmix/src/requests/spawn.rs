@@ -1,4 +1,4 @@
-//! Requests of ranks to spawn jobs (`PMIx_Spawn`).
+//! Requests of ranks and tools to spawn jobs (`PMIx_Spawn`).
 //!
 //! The contract behind every `unsafe` block of this module is that of [`crate::library::read`].
 
@@ -6,9 +6,13 @@ use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use iof_proto::directive::key::{
+    PMIX_FWD_STDDIAG, PMIX_FWD_STDERR, PMIX_FWD_STDOUT, PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST,
+    PMIX_IOF_DROP_OLDEST, PMIX_IOF_SRV_REQ,
+};
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::limits::MAX_DIRECTIVES;
-use iof_proto::{App, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Spawn, Status};
+use iof_proto::{App, Channels, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Spawn, Status};
 use nix::unistd::gethostname;
 
 use crate::library::read::{self, Read};
@@ -21,25 +25,35 @@ const HOST: &str = "pmix.host";
 const NSPACE: &str = "pmix.nspace";
 const NOHUP: &str = "pmix.nohup";
 const PARENT: &str = "pmix.parent";
+/// That of the event at the end of a job, which tools receive in any case.
+const NOTIFY: &str = "pmix.notecomp";
 /// Those that change nothing: the programming model, and what libpmix adds.
 const WITHOUT_EFFECT: [&str; 3] = ["pmix.pers", "pmix.req.client", "pmix.spawned"];
 
-/// Reads a job that the rank `requester` wants to have started on its node. An info that has
-/// no effect is refused.
+/// Reads a job that a rank wants to have started on its node, which is called `name` if the infos name
+/// none. An info that has no effect is refused.
 ///
 /// # Safety
 /// The module's contract, also for all that the values point to.
 pub(crate) unsafe fn spawn(
-    requester: *const types::RawProc,
+    name: Nspace,
     infos: (*const types::Info, usize),
     apps: (*const RawApp, usize),
 ) -> Read<Spawn> {
     // SAFETY: the module's contract.
-    let (requester, apps, mut infos) = unsafe {
-        (read::procs(requester, 1)?, read::slice(apps.0, apps.1, MAX_DIRECTIVES)?, required(infos)?)
-    };
-    let requester = requester.into_iter().next().ok_or(Status::ERR_BAD_PARAM)?;
-    let mut spec = JobSpec::new(requester.nspace, Vec::with_capacity(apps.len()));
+    let (spawn, rest) = unsafe { job(name, infos, apps) }?;
+    with_directives(spawn, &rest)
+}
+
+/// Reads a job as [`spawn`] does. Returns also the infos that are left.
+unsafe fn job(
+    name: Nspace,
+    infos: (*const types::Info, usize),
+    apps: (*const RawApp, usize),
+) -> Read<(Spawn, Vec<Info>)> {
+    // SAFETY: the module's contract.
+    let (apps, mut infos) = unsafe { (read::slice(apps.0, apps.1, MAX_DIRECTIVES)?, required(infos)?) };
+    let mut spec = JobSpec::new(name, Vec::with_capacity(apps.len()));
     (spec.mpi, spec.kill_on_bad_exit) = (Mpi::Pmix, KillOnBadExit::Signal);
     let mut spawn = Spawn::new(spec);
     spawn.rename = true;
@@ -78,12 +92,61 @@ pub(crate) unsafe fn spawn(
             (_, value) => unread.push(Info { value, ..info }),
         }
     }
-    let directives = Directives::read(&unread, DirectiveLevel::Spawn);
+    Ok((spawn, unread))
+}
+
+/// Reads the directives about the output of a job.
+fn with_directives(mut spawn: Spawn, infos: &[Info]) -> Read<Spawn> {
+    let directives = Directives::read(infos, DirectiveLevel::Spawn);
     (spawn.spec.directives, _) = directives.map_err(|failure| {
-        tracing::warn!(reason = %failure.reason, "cannot start the job that a rank spawns");
+        tracing::warn!(reason = %failure.reason, "cannot start the job that a rank or a tool spawns");
         failure.status
     })?;
     Ok(spawn)
+}
+
+/// The keys by which a tool wants its job's output to be kept until it pulls it.
+const CACHED: [&str; 4] = [PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_OLDEST, PMIX_IOF_DROP_NEWEST, PMIX_IOF_SRV_REQ];
+/// The keys of channels, for which libpmix registers a tool itself unless they are false.
+const FORWARDED: [(&str, Channels); 3] = [
+    (PMIX_FWD_STDOUT, Channels::STDOUT),
+    (PMIX_FWD_STDERR, Channels::STDERR),
+    (PMIX_FWD_STDDIAG, Channels::STDDIAG),
+];
+
+/// A job that a tool wants to have started.
+#[derive(Debug)]
+pub struct ToolSpawn {
+    /// The job.
+    pub spawn: Spawn,
+    /// The output that the tool wants to have at once: libpmix registers the tool for it.
+    pub forwarded: Channels,
+    /// Whether libpmix gives a number to a registration of its own.
+    pub(crate) is_numbered: bool,
+}
+
+/// Reads a job that a tool wants to have started, see [`spawn`].
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn tool_spawn(
+    name: &str,
+    infos: (*const types::Info, usize),
+    apps: (*const RawApp, usize),
+) -> Read<Box<ToolSpawn>> {
+    // SAFETY: the module's contract.
+    let ((spawn, mut rest), infos) =
+        unsafe { (job(nspace(name)?, infos, apps)?, read::infos(infos.0, infos.1)?) };
+    rest.retain(|info| info.key != NOTIFY || info.value != InfoValue::Bool(true));
+    let spawn = with_directives(spawn, &rest)?;
+    let is_given = |key: &str, value: bool| {
+        infos.iter().any(|info| info.key == key && info.value == InfoValue::Bool(value))
+    };
+    let is_cached = infos.iter().any(|info| CACHED.contains(&&*info.key));
+    let forwarded = FORWARDED.into_iter().filter(|(key, _)| !is_cached && is_given(key, true));
+    let is_numbered = !infos.is_empty() && FORWARDED.iter().any(|(key, _)| !is_given(key, false));
+    let forwarded = forwarded.fold(Channels::empty(), |all, (_, channel)| all | channel);
+    Ok(Box::new(ToolSpawn { spawn, forwarded, is_numbered }))
 }
 
 fn nspace(name: &str) -> Read<Nspace> {

@@ -309,7 +309,10 @@ unsafe extern "C" fn spawn(
 ) -> Status {
     // SAFETY: libpmix passes these numbers of infos and programs of a rank.
     unsafe {
-        let spawn = spawn::spawn(proc, (infos, count), (apps, app_count));
+        let spawn = read::procs(proc, 1).and_then(|own| {
+            let own = own.into_iter().next().ok_or(iof_proto::Status::ERR_BAD_PARAM)?;
+            spawn::spawn(own.nspace, (infos, count), (apps, app_count))
+        });
         let message = spawn.map(|spawn| FromTool::Spawn { request: 0, spawn: Box::new(spawn) });
         request(proc, message, RankCallback::Spawn(NspaceReply::new(done, data)));
     }

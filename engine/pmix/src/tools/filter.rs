@@ -17,16 +17,17 @@ const FIRST_REQUEST: u32 = 100;
 const ONE: u8 = 2;
 /// A command that no version of libpmix has, so that it refuses the request.
 const UNKNOWN: u8 = u8::MAX;
-/// The commands of `PMIx_Fence`, `PMIx_Get`, `PMIx_Job_control`, `PMIx_IOF_pull` and
+/// The commands of `PMIx_Fence`, `PMIx_Get`, `PMIx_Spawn`, `PMIx_Job_control`, `PMIx_IOF_pull` and
 /// `PMIx_IOF_deregister`.
 const FENCE: u8 = 3;
 const GET: u8 = 4;
+const SPAWN: u8 = 9;
 const JOB_CONTROL: u8 = 18;
 const PULL: u8 = 22;
 const END_PULL: u8 = 29;
 /// The commands that are carried out: the data of the job, `PMIx_Abort`, the end of the tool, the
 /// handlers of events, queries, logs, pushes, and those above except `PMIx_Fence`.
-const SERVED: [u8; 12] = [0, 1, GET, 5, 13, 14, 15, 16, JOB_CONTROL, PULL, 23, END_PULL];
+const SERVED: [u8; 13] = [0, 1, GET, 5, SPAWN, 13, 14, 15, 16, JOB_CONTROL, PULL, 23, END_PULL];
 /// The beginning of the keys by which job control registers files to be removed. libpmix accepts
 /// them, but removes nothing before its process ends.
 const CLEANUP: &[u8] = b"pmix.reg.cleanup";

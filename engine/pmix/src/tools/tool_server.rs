@@ -14,6 +14,7 @@ use crate::library::{Library, end_process};
 use crate::limits::{MAX_PMIX_TOOL_RANKS, PMIX_TOOL_HANDSHAKE};
 use crate::requests::answer::{from_infos, proc};
 use crate::requests::request::ToolRequest;
+use crate::requests::spawn::ToolSpawn;
 use crate::server::claim_process;
 use crate::server::directory::PrivateDirectory;
 use crate::server::job;
@@ -94,6 +95,12 @@ impl ToolServer {
     /// Returns whether libpmix has such a pull.
     pub fn forget_pull(&self, number: u32) -> bool {
         tool_upcalls::forget_pull(number)
+    }
+
+    /// Returns libpmix's number of its own registration for the output of a job that has started; 0 if
+    /// it has none.
+    pub fn number_spawn(&self, spawn: &ToolSpawn) -> u32 {
+        if spawn.is_numbered { tool_upcalls::number_pull() } else { 0 }
     }
 
     /// Makes a job known to libpmix, with its process table: `PMIx_Get` and the like find it then.

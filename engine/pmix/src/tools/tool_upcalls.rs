@@ -18,11 +18,12 @@ use crate::library::end_process;
 use crate::library::info::characters;
 use crate::library::read::{self, Read};
 use crate::library::types::{
-    self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawQuery, SUCCESS,
-    ToolCallback,
+    self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawApp, RawQuery, SUCCESS,
+    SpawnCallback, ToolCallback,
 };
 use crate::limits::MAX_PMIX_PULL_WAIT;
-use crate::requests::request::{AnswerReply, PullReply, PullRequest, StatusReply, ToolRequest};
+use crate::requests::request::{AnswerReply, NspaceReply, PullReply, PullRequest, StatusReply, ToolRequest};
+use crate::requests::spawn::tool_spawn;
 
 /// The most bytes of one push. libpmix does not receive longer messages.
 const MAX_PUSH_BYTES: usize = 32 << 20;
@@ -45,6 +46,7 @@ pub(crate) fn set_receiver(receive: impl Fn(ToolRequest) + Send + 'static, name:
 pub(crate) fn module() -> Module {
     Module {
         abort: Some(abort),
+        spawn: Some(spawn),
         register_events: Some(register_events),
         deregister_events: Some(deregister_events),
         query: Some(query),
@@ -179,6 +181,24 @@ unsafe extern "C" fn abort(
     })
 }
 
+unsafe extern "C" fn spawn(
+    _requester: *const types::RawProc,
+    infos: *const Info,
+    count: usize,
+    apps: *const RawApp,
+    app_count: usize,
+    done: SpawnCallback,
+    data: *mut c_void,
+) -> types::Status {
+    receive(|| {
+        // The name of this process, as that of other tools.
+        let name = format!("iof-{}", std::process::id());
+        // SAFETY: the contract of the server module.
+        let spawn = unsafe { tool_spawn(&name, (infos, count), (apps, app_count)) };
+        Ok(ToolRequest::Spawn { spawn, reply: NspaceReply::new(done, data) })
+    })
+}
+
 unsafe extern "C" fn query(
     _proc: *mut types::RawProc,
     queries: *mut RawQuery,
@@ -280,7 +300,8 @@ unsafe fn is_end_of_pull(proc_count: usize, directives: *const Info, count: usiz
 /// of pulls that were refused.
 static PULLS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-fn number_pull() -> u32 {
+/// Returns the number of a pull that begins.
+pub(crate) fn number_pull() -> u32 {
     let mut pulls = PULLS.lock().unwrap_or_else(PoisonError::into_inner);
     let number = (1..u32::MAX).find(|number| !pulls.contains(number)).unwrap_or(u32::MAX);
     pulls.insert(number);

@@ -1,0 +1,114 @@
+//! Jobs that tools of PMIx spawn.
+
+use std::io::{BufReader, Write};
+
+use iof_testing::command::site::Stream;
+use iof_testing::wait_for;
+use nix::sys::signal::Signal;
+
+use super::{Place, for_each_place, lines, number_after, read_rest, read_until};
+
+const MEGABYTE: u64 = 1 << 20;
+
+/// Starts `iof run` with a job that waits for a gate, and has a tool spawn `ranks` ranks of a megabyte
+/// each that it pulls when the engine has read all of it. Returns what the tool reports.
+fn pull_late(place: &Place, ranks: u32, cache: &str, key: &str) -> String {
+    let mut gate = place.site.gate(cache);
+    let run = place.run(&[], &format!(": < {}", gate.path()));
+    let script = format!("seq -f %07.0f 1 131072 | head -c {MEGABYTE}");
+    let mut tool = place.tool(["spawn", &ranks.to_string(), cache, key, &script]);
+    let mut output = BufReader::new(tool.stdout());
+    wait_for("all output", || {
+        let is_whole = |stream: &&Stream| {
+            stream.number("produced") == MEGABYTE
+                && stream.0["complete"] == true
+                && stream.0["channel"] == "stdout"
+        };
+        let streams = place.site.streams()?;
+        (streams.iter().filter(is_whole).count() == ranks as usize).then_some(())
+    });
+    tool.stdin().write_all(b"\n").unwrap();
+    let text = read_rest(&mut output);
+    assert_eq!(tool.wait(), 0, "{text}");
+    gate.open();
+    assert_eq!(run.finish().code, 0);
+    text
+}
+
+#[test]
+fn a_tool_that_pulls_its_job_late_receives_every_cached_byte_or_the_exact_gap() {
+    for_each_place(|place| {
+        let text = pull_late(place, 4, "2097152", "-pmix.fwd.stdout");
+        assert!(text.contains("bytes 4194304 lost 0 streams 4\nended 0\n"), "{text}");
+        let text = pull_late(place, 4, "65536", "-pmix.fwd.stdout");
+        let (bytes, lost) = (number_after(&text, "bytes "), number_after(&text, "lost "));
+        // The engine reads in parts, the last of which may not fit.
+        assert!(bytes > 4 * 32768 && bytes <= 4 * 65536 && bytes + lost == 4 * MEGABYTE, "{text}");
+    });
+}
+
+#[test]
+fn output_that_a_tool_wants_to_keep_arrives_when_it_pulls_even_if_it_is_forwarded() {
+    for_each_place(|place| {
+        let text = pull_late(place, 1, "2097152", "pmix.fwd.stdout");
+        assert!(text.contains(&format!("bytes {MEGABYTE} lost 0 streams 1\nended 0\n")), "{}", text.len());
+    });
+}
+
+#[test]
+fn forwarded_output_of_a_spawned_job_is_written_by_the_tool_at_once() {
+    for_each_place(|place| {
+        let mut gates = [place.site.gate("first"), place.site.gate("second")];
+        let [first, second] = gates.each_ref().map(|gate| gate.path().to_owned());
+        let run = place.run(&[], &format!(": < {second}"));
+        let script = format!("echo out; echo err >&2; : < {first}; exit 3");
+        let mut tool = place.tool(["spawn", "2", "0", "pmix.fwd.stdout", &script]);
+        drop(tool.stdin());
+        let mut output = BufReader::new(tool.stdout());
+        read_until(&mut output, "out");
+        read_until(&mut output, "out");
+        gates[0].open();
+        assert_eq!(read_rest(&mut output).lines().last(), Some("ended 3"));
+        assert_eq!(tool.wait(), 0);
+        gates[1].open();
+        assert_eq!(run.finish().code, 0);
+    });
+}
+
+#[test]
+fn a_spawned_job_outlives_a_tool_that_has_not_pulled_it_and_no_other() {
+    for_each_place(|place| {
+        let (mut gate, mut end) = (place.site.gate("gate"), place.site.gate("end"));
+        let run = place.run(&[], &format!(": < {}", gate.path()));
+        let script = format!(": < {}", end.path());
+        for pulls in [false, true] {
+            let mut tool = place.tool(["spawn", "1", "65536", "pmix.fwd.stdout", &script]);
+            let mut output = BufReader::new(tool.stdout());
+            let text = read_until_start(&mut output, "spawned ");
+            assert!(text.contains("spawned iof-"), "{text}");
+            if pulls {
+                tool.stdin().write_all(b"\n").unwrap();
+                read_until(&mut output, "pulled");
+            }
+            tool.signal(Signal::SIGKILL);
+            tool.wait();
+        }
+        wait_for("the end of the job that was pulled", || {
+            let names = lines(&place.tool(["namespaces"]).finish()).join(" ");
+            (names.matches("iof-").count() == 1).then_some(())
+        });
+        end.open();
+        gate.open();
+        let done = run.finish();
+        assert_eq!(done.code, 0, "{done:?}");
+    });
+}
+
+fn read_until_start(output: &mut impl std::io::BufRead, start: &str) -> String {
+    let mut line = String::new();
+    while !line.starts_with(start) {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0);
+    }
+    line
+}
