@@ -5,6 +5,7 @@
 //! So a tool costs other tools, the ranks and the launcher nothing, whatever it sends and however
 //! little it reads.
 
+mod daemons;
 mod deliveries;
 mod jobs;
 pub mod pace;

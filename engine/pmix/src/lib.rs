@@ -41,7 +41,7 @@ pub use program::{Need, is_launcher};
 pub use requests::request::{
     AnswerReply, NspaceReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest,
 };
-pub use requests::spawn::ToolSpawn;
+pub use requests::spawn::{SpawnedTools, ToolSpawn};
 pub use server::job::{AppInfo, JobInfo};
 pub use server::topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
 pub use server::upcalls::{Event, EventKind};

@@ -7,6 +7,7 @@ use iof_proto::query::key::{PMIX_NSPACE, PMIX_QUERY_NAMESPACES, PMIX_QUERY_PROC_
 use iof_proto::{Channels, Info, Nspace, Proc, ProcInfo, Query, Value};
 use iof_tool::{Pull, RequestError, Tool};
 
+use super::daemons::target_of;
 use super::deliveries::Deliveries;
 
 /// The jobs that libpmix knows, and those whose ends the engine reports.
@@ -38,7 +39,7 @@ impl KnownJobs {
                 continue;
             }
             // It is not found otherwise, also by later requests.
-            if let Err(error) = server.register(&nspace, &table) {
+            if let Err(error) = server.register(&nspace, &table, target_of(&nspace)) {
                 tracing::debug!(%nspace, error, "a tool of PMIx does not know the job");
             }
             self.known.insert(nspace);
@@ -117,7 +118,7 @@ fn running(tool: &mut Tool) -> Result<BTreeSet<Nspace>, RequestError> {
 }
 
 /// Returns the processes of a job.
-fn table(tool: &mut Tool, nspace: &Nspace) -> Result<Vec<ProcInfo>, RequestError> {
+pub fn table(tool: &mut Tool, nspace: &Nspace) -> Result<Vec<ProcInfo>, RequestError> {
     let qualifiers = vec![Info::required(PMIX_NSPACE, nspace.as_str())];
     let found = match tool.queries(vec![Query { qualifiers, ..Query::new([PMIX_QUERY_PROC_TABLE]) }]) {
         Ok(answer) => answer.found,

@@ -23,8 +23,9 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
 
+use super::daemons;
 use super::deliveries::Deliveries;
-use super::jobs::KnownJobs;
+use super::jobs::{KnownJobs, table};
 use super::pace::Pace;
 use super::requests::{Intake, NAME, Waiting, status};
 use crate::error::Failure;
@@ -78,6 +79,7 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         wakeups,
         jobs,
         starting: BTreeMap::new(),
+        uri,
         ending: None,
         upcall: None,
         lingers: None,
@@ -100,6 +102,8 @@ struct Session {
     jobs: KnownJobs,
     /// The jobs that the engine starts for the tool, by the numbers of the requests.
     starting: BTreeMap<u32, (Box<ToolSpawn>, NspaceReply)>,
+    /// The address of tools' servers.
+    uri: String,
     /// The registration that is being ended.
     ending: Option<u32>,
     /// Until when libpmix must not be called, because it waits in its upcall for a pull, or will.
@@ -153,7 +157,9 @@ impl Session {
                     self.jobs.forget_others(&procs, &self.server);
                 }
                 ToolRequest::Spawn { spawn, reply } => {
-                    let submitted = spawn.and_then(|spawn| {
+                    let submitted = spawn.and_then(|mut spawn| {
+                        let table = |job: &Nspace| table(&mut self.tool, job).map_err(|error| status(&error));
+                        daemons::prepare(&mut spawn, &self.uri, table)?;
                         let request = self.tool.submit_spawn(&spawn.spawn);
                         request.map(|request| (request, spawn)).map_err(|error| status(&error))
                     });
@@ -185,6 +191,9 @@ impl Session {
             {
                 self.deliveries.add(granted.handler, number, job);
             }
+        }
+        if result.is_err() && spawn.tools.is_some() {
+            daemons::forget(&spawn.spawn.spec.nspace);
         }
         reply.send(result.as_ref().map_err(|failure| failure.status));
         self.waiting.end();

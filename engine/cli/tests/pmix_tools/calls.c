@@ -345,6 +345,9 @@ static pmix_status_t call(const char *name) {
     if (IS("spawn-elsewhere")) return spawn("true", PMIX_HOST, "elsewhere", nspace);
     if (IS("spawn-unknown")) return spawn("true", "vendor.colour", "blue", nspace);
     if (IS("spawn-child")) return spawned();
+    if (IS("spawn-stopped")) return spawn("true", PMIX_DEBUG_STOP_IN_INIT, "all", nspace);
+    if (IS("spawn-daemons")) return spawn("true", "pmix.dbg.job", ranks.nspace, nspace);
+    if (IS("spawn-daemons-of-none")) return spawn("true", "pmix.dbg.job", "none", nspace);
     if (IS("parent")) return parent();
     if (IS("connect")) return PMIx_Connect(&ranks, 1, NULL, 0);
     if (IS("disconnect")) return PMIx_Disconnect(&ranks, 1, NULL, 0);

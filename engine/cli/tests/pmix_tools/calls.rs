@@ -214,7 +214,9 @@ fn a_tool_spawns_a_job_or_learns_why_not() {
         // `PMIX_ERR_JOB_FAILED_TO_LAUNCH`
         let mut expected = vec!["spawn-missing -181".to_owned()];
         expected.extend(with(NOT_SUPPORTED, ["spawn-elsewhere", "spawn-unknown"]));
-        expected.extend(with(SUCCESS, ["spawn", "get", "fence-own"]));
+        expected.extend(with(NOT_SUPPORTED, ["spawn-stopped"]));
+        expected.extend(with(NOT_FOUND, ["spawn-daemons-of-none"]));
+        expected.extend(with(SUCCESS, ["spawn", "spawn-daemons", "get", "fence-own"]));
         let done = tool(place, &expected).finish();
         assert_eq!(
             (done.text().lines().collect::<Vec<_>>(), done.code),

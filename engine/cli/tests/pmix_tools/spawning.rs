@@ -1,12 +1,14 @@
 //! Jobs that tools of PMIx spawn.
 
 use std::io::{BufReader, Write};
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use iof_testing::command::site::Stream;
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
-use super::{Place, for_each_place, lines, number_after, read_rest, read_until};
+use super::{Place, compile, for_each_place, lines, number_after, read_rest, read_until};
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -111,4 +113,42 @@ fn read_until_start(output: &mut impl std::io::BufRead, start: &str) -> String {
         assert!(output.read_line(&mut line).unwrap() > 0);
     }
     line
+}
+
+static DAEMONS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("daemons"));
+
+#[test]
+fn daemons_of_a_debugger_get_the_process_table_and_the_output_of_their_target() {
+    for_each_place(|place| {
+        let program = DAEMONS.as_deref().unwrap();
+        for (key, daemons) in [("pmix.dbg.dpnd", 1), ("pmix.dbg.dpproc", 2)] {
+            let mut gate = place.site.gate(key);
+            let run = place.run(&["-n", "2"], &format!("echo early; : < {}; echo late", gate.path()));
+            place.site.wait_for_ranks(2);
+            let procs = place.site.procs().unwrap();
+            let debugger = place.start(program, "demo", [key, "1"]);
+            wait_for("the daemons", || {
+                let streams = place.site.streams()?;
+                let pulls =
+                    streams.iter().filter(|stream| stream.0["nspace"] == "demo" && stream.is(1, "stdout"));
+                (pulls.map(|stream| stream.readers("PMIx tool").len()).sum::<usize>() == daemons)
+                    .then_some(())
+            });
+            gate.open();
+            let done = debugger.finish();
+            let mut expected = Vec::new();
+            for daemon in 0..daemons {
+                expected.push(format!("daemon {daemon} of demo"));
+                for (rank, proc) in procs.iter().enumerate() {
+                    expected.push(format!("proc {rank} {}", proc["pid"]));
+                    expected.extend([format!("demo {rank}: early"), format!("demo {rank}: late")]);
+                }
+            }
+            let mut found: Vec<String> = done.text().lines().map(str::to_owned).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!((found, done.code), (expected, 0), "{done:?}");
+            assert_eq!(run.finish().code, 0);
+        }
+    });
 }

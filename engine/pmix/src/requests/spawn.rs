@@ -12,7 +12,7 @@ use iof_proto::directive::key::{
 };
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::limits::MAX_DIRECTIVES;
-use iof_proto::{App, Channels, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Spawn, Status};
+use iof_proto::{App, Channels, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Proc, Spawn, Status};
 use nix::unistd::gethostname;
 
 use crate::library::read::{self, Read};
@@ -27,6 +27,13 @@ const NOHUP: &str = "pmix.nohup";
 const PARENT: &str = "pmix.parent";
 /// That of the event at the end of a job, which tools receive in any case.
 const NOTIFY: &str = "pmix.notecomp";
+/// Keys of jobs whose ranks are tools themselves, such as the daemons of a debugger.
+const SPAWN_TOOL: &str = "pmix.spwn.tool";
+const DAEMONS: &str = "pmix.debugger";
+pub(crate) const DEBUG_JOB: &str = "pmix.dbg.job";
+pub(crate) const DEBUG_TARGET: &str = "pmix.dbg.tgt";
+const DAEMONS_PER_NODE: &str = "pmix.dbg.dpnd";
+const DAEMONS_PER_PROC: &str = "pmix.dbg.dpproc";
 /// Those that change nothing: the programming model, and what libpmix adds.
 const WITHOUT_EFFECT: [&str; 3] = ["pmix.pers", "pmix.req.client", "pmix.spawned"];
 
@@ -123,6 +130,40 @@ pub struct ToolSpawn {
     pub forwarded: Channels,
     /// Whether libpmix gives a number to a registration of its own.
     pub(crate) is_numbered: bool,
+    /// Set if the ranks of the job are tools themselves.
+    pub tools: Option<SpawnedTools>,
+}
+
+/// A job whose ranks are tools, such as the daemons of a debugger.
+#[derive(Clone, Debug, Default)]
+pub struct SpawnedTools {
+    /// The processes that they are to debug.
+    pub target: Option<Proc>,
+    /// Their number on each node of these processes, if it is given.
+    pub per_node: Option<u64>,
+    /// Their number for each of these processes, if it is given.
+    pub per_process: Option<u64>,
+}
+
+impl SpawnedTools {
+    /// Takes what the infos of a job specify, and returns whether its ranks are tools.
+    fn take(&mut self, infos: &mut Vec<Info>) -> bool {
+        let count = infos.len();
+        infos.retain(|info| {
+            match (info.key.as_str(), &info.value) {
+                (SPAWN_TOOL | DAEMONS, InfoValue::Bool(true)) => {}
+                (DEBUG_TARGET, InfoValue::Proc(target)) => self.target = Some(target.clone()),
+                (DEBUG_JOB, InfoValue::Text(job)) if nspace(job).is_ok() => {
+                    self.target = self.target.take().or_else(|| nspace(job).ok().map(Proc::all));
+                }
+                (DAEMONS_PER_NODE, InfoValue::Number(number)) => self.per_node = Some(*number),
+                (DAEMONS_PER_PROC, InfoValue::Number(number)) => self.per_process = Some(*number),
+                _ => return true,
+            }
+            false
+        });
+        infos.len() < count
+    }
 }
 
 /// Reads a job that a tool wants to have started, see [`spawn`].
@@ -138,6 +179,8 @@ pub(crate) unsafe fn tool_spawn(
     let ((spawn, mut rest), infos) =
         unsafe { (job(nspace(name)?, infos, apps)?, read::infos(infos.0, infos.1)?) };
     rest.retain(|info| info.key != NOTIFY || info.value != InfoValue::Bool(true));
+    let mut tools = SpawnedTools::default();
+    let tools = tools.take(&mut rest).then_some(tools);
     let spawn = with_directives(spawn, &rest)?;
     let is_given = |key: &str, value: bool| {
         infos.iter().any(|info| info.key == key && info.value == InfoValue::Bool(value))
@@ -146,7 +189,7 @@ pub(crate) unsafe fn tool_spawn(
     let forwarded = FORWARDED.into_iter().filter(|(key, _)| !is_cached && is_given(key, true));
     let is_numbered = !infos.is_empty() && FORWARDED.iter().any(|(key, _)| !is_given(key, false));
     let forwarded = forwarded.fold(Channels::empty(), |all, (_, channel)| all | channel);
-    Ok(Box::new(ToolSpawn { spawn, forwarded, is_numbered }))
+    Ok(Box::new(ToolSpawn { spawn, forwarded, is_numbered, tools }))
 }
 
 fn nspace(name: &str) -> Read<Nspace> {

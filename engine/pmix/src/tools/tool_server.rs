@@ -14,7 +14,7 @@ use crate::library::{Library, end_process};
 use crate::limits::{MAX_PMIX_TOOL_RANKS, PMIX_TOOL_HANDSHAKE};
 use crate::requests::answer::{from_infos, proc};
 use crate::requests::request::ToolRequest;
-use crate::requests::spawn::ToolSpawn;
+use crate::requests::spawn::{DEBUG_JOB, DEBUG_TARGET, ToolSpawn};
 use crate::server::claim_process;
 use crate::server::directory::PrivateDirectory;
 use crate::server::job;
@@ -103,17 +103,22 @@ impl ToolServer {
         if spawn.is_numbered { tool_upcalls::number_pull() } else { 0 }
     }
 
-    /// Makes a job known to libpmix, with its process table: `PMIx_Get` and the like find it then.
+    /// Makes a job known to libpmix, with its process table: `PMIx_Get` and the like find it then, and
+    /// also the processes that it is to debug.
     ///
     /// # Errors
     /// libpmix's reason, or that the job has more than [`MAX_PMIX_TOOL_RANKS`] ranks.
-    pub fn register(&self, nspace: &Nspace, table: &[ProcInfo]) -> Result<(), String> {
+    pub fn register(&self, nspace: &Nspace, table: &[ProcInfo], target: Option<Proc>) -> Result<(), String> {
         if table.len() > MAX_PMIX_TOOL_RANKS {
             let size = table.len();
             return Err(format!("{nspace} has {size} ranks, expected at most {MAX_PMIX_TOOL_RANKS}"));
         }
         let node = nix::unistd::gethostname().unwrap_or_default();
-        let infos = job::table_infos(nspace.as_str(), table, &node.to_string_lossy());
+        let mut infos = job::table_infos(nspace.as_str(), table, &node.to_string_lossy());
+        infos.extend(target.iter().flat_map(|target| {
+            let job = Info::text(DEBUG_JOB, target.nspace.as_str());
+            [Info::new(DEBUG_TARGET, Value::Proc(Box::new(proc(target)))), job]
+        }));
         self.library.set_nspace(&name(nspace), Some(infos))
     }
 
