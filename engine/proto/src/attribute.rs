@@ -77,6 +77,7 @@ pub mod formats;
 pub(crate) mod forwarding;
 pub mod library;
 pub(crate) mod logs;
+pub(crate) mod pmix_spawns;
 pub(crate) mod queries;
 mod read;
 
@@ -84,12 +85,13 @@ pub use read::{AttributeError, Given, read};
 
 /// The keys of all attributes.
 pub mod key {
-    pub use super::{formats::*, forwarding::*, library::*, logs::*, queries::*};
+    pub use super::{formats::*, forwarding::*, library::*, logs::*, pmix_spawns::*, queries::*};
 }
 
 /// The tables, by topic.
-pub static TOPICS: [Topic; 5] = [
+pub static TOPICS: [Topic; 6] = [
     Topic { heading: "I/O forwarding (RFC0025)", attributes: forwarding::TABLE },
+    Topic { heading: "Jobs that clients of libpmix spawn", attributes: pmix_spawns::TABLE },
     Topic { heading: "Queries (RFC0001, RFC0010)", attributes: queries::TABLE },
     Topic { heading: "Logs (RFC0032)", attributes: logs::TABLE },
     Topic { heading: "Output that the C library writes", attributes: formats::TABLE },
@@ -247,6 +249,9 @@ with_texts! {
         ServerSpawn = "iof_server_spawn",
         /// `iof_Spawn` of the C library, which honours the attributes of [`Place::Spawn`] as well.
         ToolSpawn = "iof_Spawn",
+        /// `PMIx_Spawn` of libpmix, by a tool or a rank, which honours the attributes of [`Place::Spawn`]
+        /// as well.
+        PmixSpawn = "PMIx_Spawn",
         /// A program of `iof_server_spawn` or `iof_Spawn` of the C library.
         Program = "iof_app_t",
         /// `iof_server_adopt` of the C library, which honours the attributes of [`Place::Spawn`] as

@@ -417,7 +417,7 @@ static void queries(void)
     iof_proc_t *procs = array->array;
     assert(array->type == IOF_PROC && array->size == 4);
     assert(IOF_CHECK_NSPACE(procs[3].nspace, "b") && procs[3].rank == 1);
-    assert(results[2].value.type == IOF_STRING && !strcmp(results[2].value.data.string, ""));
+    assert(results[2].value.type == IOF_STRING && strstr(results[2].value.data.string, IOF_WDIR));
     iof_Info_free(results, count);
 
     keys[0] = IOF_JOB_SIZE, keys[1] = IOF_LOCAL_PEERS, keys[2] = NULL;

@@ -32,8 +32,8 @@ pub fn prepare(
     let table = target.as_ref().map(|target| targets(target, table(&target.nspace)?)).transpose()?;
     let count = match (per_node, per_process, table) {
         (None, None, _) => None,
-        (Some(number), None, Some(_)) => Some(number),
-        (None, Some(number), Some(table)) => Some(number.saturating_mul(table.len() as u64)),
+        (Some(number), None, Some(_)) => Some(number.into()),
+        (None, Some(number), Some(table)) => Some(u64::from(number).saturating_mul(table.len() as u64)),
         _ => return Err(Status::ERR_BAD_PARAM),
     };
     let Spawn { spec, rename, .. } = &mut spawn.spawn;

@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_pmix_server::ToolRequest;
 use iof_pmix_server::limits::MAX_PMIX_TOOL_REQUESTS;
-use iof_proto::attribute::library::PMIX_SERVER_URI;
-use iof_proto::directive::key::{PMIX_IOF_COMPLETE, PMIX_IOF_PUSH_STDIN};
+use iof_proto::attribute::key::{
+    PMIX_IOF_COMPLETE, PMIX_IOF_PUSH_STDIN, PMIX_QUERY_DEBUG_SUPPORT, PMIX_QUERY_SPAWN_SUPPORT,
+    PMIX_SERVER_URI,
+};
+use iof_proto::attribute::{self, Place};
 use iof_proto::{Answer, Found, Info, Query, Status, Value};
 use iof_tool::{Push, PushError, RequestError, Tool};
 use nix::libc::SIGKILL;
@@ -148,14 +151,33 @@ fn answer(tool: &mut Tool, request: ToolRequest, uri: &str) {
     }
 }
 
-/// Answers queries. Only this process knows the address of the tool's server.
+/// Returns the answers that only this process has: the address of the tool's server, and the
+/// attributes of what it carries out.
+fn own_answer(key: &str, uri: &str) -> Option<Value> {
+    let spawn = attribute::at(Place::PmixSpawn);
+    let keys = |rows: Vec<&'static str>| Some(Value::Text(rows.join(",")));
+    match key {
+        PMIX_SERVER_URI => Some(Value::Text(uri.into())),
+        PMIX_QUERY_SPAWN_SUPPORT => {
+            keys(attribute::at(Place::Spawn).chain(spawn).map(|row| row.key).collect())
+        }
+        PMIX_QUERY_DEBUG_SUPPORT => {
+            keys(spawn.filter(|row| row.name.starts_with("PMIX_DEBUG")).map(|row| row.key).collect())
+        }
+        _ => None,
+    }
+}
+
+/// Answers queries.
 fn query(tool: &mut Tool, mut queries: Vec<Query>, uri: &str) -> Result<Answer, RequestError> {
     let mut found = Vec::new();
     for (query, asked) in (0u32..).zip(&mut queries) {
-        if asked.keys.iter().any(|key| key == PMIX_SERVER_URI) {
-            asked.keys.retain(|key| key != PMIX_SERVER_URI);
-            found.push(Found { query, key: PMIX_SERVER_URI.into(), value: Value::Text(uri.into()) });
-        }
+        asked.keys.retain(|key| {
+            let value = own_answer(key, uri);
+            let is_own = value.is_some();
+            found.extend(value.map(|value| Found { query, key: key.clone(), value }));
+            !is_own
+        });
     }
     if found.is_empty() {
         return tool.queries(queries);

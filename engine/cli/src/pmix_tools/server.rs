@@ -265,6 +265,7 @@ impl Session {
         for (nspace, exit_code) in self.deliveries.take_ended() {
             self.server.job_ended(&Proc::all(nspace.clone()), exit_code)?;
             self.jobs.ended(&nspace, &self.server);
+            daemons::forget(&nspace);
             self.pace.delivered(0, &self.relay);
         }
         Ok(is_busy)

@@ -152,3 +152,22 @@ fn daemons_of_a_debugger_get_the_process_table_and_the_output_of_their_target() 
         }
     });
 }
+
+#[test]
+fn a_tool_learns_the_attributes_with_which_it_can_spawn_and_debug() {
+    for_each_place(|place| {
+        let mut gate = place.site.gate("gate");
+        let run = place.run(&[], &format!(": < {}", gate.path()));
+        let answer = |key| place.tool(["query", key]).finish();
+        let debug = "pmix.debugger,pmix.dbg.job,pmix.dbg.tgt,pmix.dbg.dpnd,pmix.dbg.dpproc";
+        assert_eq!(lines(&answer("pmix.qry.debug")), ["attached", debug]);
+        let spawn = answer("pmix.qry.spawn");
+        let keys: Vec<&str> = lines(&spawn)[1].split(',').collect();
+        for key in debug.split(',').chain(["pmix.wdir", "pmix.iof.csize", "pmix.fwd.stdout"]) {
+            assert!(keys.contains(&key), "{key}: {spawn:?}");
+        }
+        assert!(!keys.contains(&"pmix.iof.inhrt"), "{spawn:?}");
+        gate.open();
+        assert_eq!(run.finish().code, 0);
+    });
+}

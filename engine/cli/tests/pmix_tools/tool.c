@@ -3,6 +3,7 @@
  * tool pid:PID|nspace:NAME|system: namespaces
  * tool ... table JOB                        rank, pid, state and program of each process
  * tool ... status JOB
+ * tool ... query KEY
  * tool ... pull JOB RANK|all CHANNELS MODE  until the job's end; CHANNELS is a sum of 2, 4 and 8
  *      print: the output; count: bytes, losses and ends of streams; sum: checks numbered lines
  *      stall: receives nothing after the first bytes, until a line on stdin
@@ -312,6 +313,8 @@ int main(int argc, char **argv) {
     char *job = argc > 3 ? argv[3] : NULL;
     if (strcmp(action, "namespaces") == 0) {
         query(PMIX_QUERY_NAMESPACES, NULL);
+    } else if (strcmp(action, "query") == 0) {
+        query(job, NULL);
     } else if (strcmp(action, "table") == 0) {
         query(PMIX_QUERY_PROC_TABLE, job);
     } else if (strcmp(action, "status") == 0) {

@@ -180,8 +180,13 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
             let ranks: Vec<String> = ranks.collect();
             one_job(state, key, scope)?.filter(|_| !ranks.is_empty()).map(|_| Value::Text(ranks.join(",")))
         }
-        // Tools of the engine neither spawn nor control processes. The host may add attributes.
-        key::PMIX_QUERY_SPAWN_SUPPORT | key::PMIX_QUERY_DEBUG_SUPPORT => Some(Value::Text(String::new())),
+        key::PMIX_QUERY_SPAWN_SUPPORT => {
+            let tools = attribute::at(Place::ToolSpawn).filter(|row| row.places.contains(&Place::PmixSpawn));
+            let all = attribute::at(Place::Spawn).chain(tools).map(|row| row.key);
+            Some(Value::Text(all.collect::<Vec<_>>().join(",")))
+        }
+        // Only tools of PMIx have some, which their server adds. The host may add others.
+        key::PMIX_QUERY_DEBUG_SUPPORT => Some(Value::Text(String::new())),
         key::PMIX_QUERY_LOG_CHANNELS => {
             Some(Value::Text(state.logs.routes().keys(state.resources.has_syslog()).join(",")))
         }

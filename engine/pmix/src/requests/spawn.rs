@@ -6,9 +6,11 @@ use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use iof_proto::directive::key::{
-    PMIX_FWD_STDDIAG, PMIX_FWD_STDERR, PMIX_FWD_STDOUT, PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST,
-    PMIX_IOF_DROP_OLDEST, PMIX_IOF_SRV_REQ,
+use iof_proto::attribute::key::{
+    PMIX_DEBUG_DAEMONS_PER_NODE, PMIX_DEBUG_DAEMONS_PER_PROC, PMIX_DEBUG_JOB, PMIX_DEBUG_TARGET,
+    PMIX_DEBUGGER_DAEMONS, PMIX_FWD_STDDIAG, PMIX_FWD_STDERR, PMIX_FWD_STDOUT, PMIX_HOST,
+    PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST, PMIX_IOF_DROP_OLDEST, PMIX_IOF_SRV_REQ, PMIX_NOHUP,
+    PMIX_NOTIFY_COMPLETION, PMIX_NSPACE, PMIX_PARENT_ID, PMIX_SPAWN_TOOL, PMIX_WDIR,
 };
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::limits::MAX_DIRECTIVES;
@@ -19,21 +21,6 @@ use crate::library::read::{self, Read};
 use crate::library::types::{self, RawApp};
 use crate::limits::MAX_PMIX_SPAWN_BYTES;
 
-/// Keys of the job and of its programs.
-const WDIR: &str = "pmix.wdir";
-const HOST: &str = "pmix.host";
-const NSPACE: &str = "pmix.nspace";
-const NOHUP: &str = "pmix.nohup";
-const PARENT: &str = "pmix.parent";
-/// That of the event at the end of a job, which tools receive in any case.
-const NOTIFY: &str = "pmix.notecomp";
-/// Keys of jobs whose ranks are tools themselves, such as the daemons of a debugger.
-const SPAWN_TOOL: &str = "pmix.spwn.tool";
-const DAEMONS: &str = "pmix.debugger";
-pub(crate) const DEBUG_JOB: &str = "pmix.dbg.job";
-pub(crate) const DEBUG_TARGET: &str = "pmix.dbg.tgt";
-const DAEMONS_PER_NODE: &str = "pmix.dbg.dpnd";
-const DAEMONS_PER_PROC: &str = "pmix.dbg.dpproc";
 /// Those that change nothing: the programming model, and what libpmix adds.
 const WITHOUT_EFFECT: [&str; 3] = ["pmix.pers", "pmix.req.client", "pmix.spawned"];
 
@@ -64,7 +51,7 @@ unsafe fn job(
     (spec.mpi, spec.kill_on_bad_exit) = (Mpi::Pmix, KillOnBadExit::Signal);
     let mut spawn = Spawn::new(spec);
     spawn.rename = true;
-    let directory = infos.extract_if(.., |info| info.key == WDIR).last().map(|info| match info.value {
+    let directory = infos.extract_if(.., |info| info.key == PMIX_WDIR).last().map(|info| match info.value {
         InfoValue::Text(directory) => Ok(PathBuf::from(directory)),
         _ => Err(Status::ERR_BAD_PARAM),
     });
@@ -77,7 +64,7 @@ unsafe fn job(
         app.cwd = directory.clone().or(app.cwd);
         for info in infos {
             match (info.key.as_str(), info.value) {
-                (WDIR, InfoValue::Text(directory)) => app.cwd = Some(directory.into()),
+                (PMIX_WDIR, InfoValue::Text(directory)) => app.cwd = Some(directory.into()),
                 (_, value) => rest.push(Info { value, ..info }),
             }
         }
@@ -88,13 +75,15 @@ unsafe fn job(
     for info in rest {
         match (info.key.as_str(), info.value) {
             // The engine refuses jobs with ranks elsewhere.
-            (HOST, InfoValue::Text(hosts)) => {
+            (PMIX_HOST, InfoValue::Text(hosts)) => {
                 let own = gethostname().unwrap_or_default();
                 spawn.spec.elsewhere |= hosts.split(',').any(|host| host != "localhost" && *host != *own);
             }
-            (NSPACE, InfoValue::Text(name)) => (spawn.spec.nspace, spawn.rename) = (nspace(&name)?, false),
-            (NOHUP, InfoValue::Bool(detached)) => spawn.detached = detached,
-            (PARENT, InfoValue::Proc(parent)) => spawn.spec.parent = Some(parent),
+            (PMIX_NSPACE, InfoValue::Text(name)) => {
+                (spawn.spec.nspace, spawn.rename) = (nspace(&name)?, false)
+            }
+            (PMIX_NOHUP, InfoValue::Bool(detached)) => spawn.detached = detached,
+            (PMIX_PARENT_ID, InfoValue::Proc(parent)) => spawn.spec.parent = Some(parent),
             (key, _) if WITHOUT_EFFECT.contains(&key) => {}
             (_, value) => unread.push(Info { value, ..info }),
         }
@@ -140,29 +129,31 @@ pub struct SpawnedTools {
     /// The processes that they are to debug.
     pub target: Option<Proc>,
     /// Their number on each node of these processes, if it is given.
-    pub per_node: Option<u64>,
+    pub per_node: Option<u16>,
     /// Their number for each of these processes, if it is given.
-    pub per_process: Option<u64>,
+    pub per_process: Option<u16>,
 }
 
 impl SpawnedTools {
     /// Takes what the infos of a job specify, and returns whether its ranks are tools.
     fn take(&mut self, infos: &mut Vec<Info>) -> bool {
-        let count = infos.len();
+        let mut are_tools = false;
         infos.retain(|info| {
+            let number =
+                if let InfoValue::Number(number) = info.value { number.try_into().ok() } else { None };
             match (info.key.as_str(), &info.value) {
-                (SPAWN_TOOL | DAEMONS, InfoValue::Bool(true)) => {}
-                (DEBUG_TARGET, InfoValue::Proc(target)) => self.target = Some(target.clone()),
-                (DEBUG_JOB, InfoValue::Text(job)) if nspace(job).is_ok() => {
+                (PMIX_SPAWN_TOOL | PMIX_DEBUGGER_DAEMONS, InfoValue::Bool(flag)) => are_tools |= flag,
+                (PMIX_DEBUG_TARGET, InfoValue::Proc(target)) => self.target = Some(target.clone()),
+                (PMIX_DEBUG_JOB, InfoValue::Text(job)) if nspace(job).is_ok() => {
                     self.target = self.target.take().or_else(|| nspace(job).ok().map(Proc::all));
                 }
-                (DAEMONS_PER_NODE, InfoValue::Number(number)) => self.per_node = Some(*number),
-                (DAEMONS_PER_PROC, InfoValue::Number(number)) => self.per_process = Some(*number),
+                (PMIX_DEBUG_DAEMONS_PER_NODE, _) if number.is_some() => self.per_node = number,
+                (PMIX_DEBUG_DAEMONS_PER_PROC, _) if number.is_some() => self.per_process = number,
                 _ => return true,
             }
             false
         });
-        infos.len() < count
+        are_tools || self.target.is_some() || self.per_node.is_some() || self.per_process.is_some()
     }
 }
 
@@ -178,7 +169,7 @@ pub(crate) unsafe fn tool_spawn(
     // SAFETY: the module's contract.
     let ((spawn, mut rest), infos) =
         unsafe { (job(nspace(name)?, infos, apps)?, read::infos(infos.0, infos.1)?) };
-    rest.retain(|info| info.key != NOTIFY || info.value != InfoValue::Bool(true));
+    rest.retain(|info| info.key != PMIX_NOTIFY_COMPLETION || !matches!(info.value, InfoValue::Bool(_)));
     let mut tools = SpawnedTools::default();
     let tools = tools.take(&mut rest).then_some(tools);
     let spawn = with_directives(spawn, &rest)?;
@@ -246,4 +237,36 @@ unsafe fn words(list: *const *const c_char) -> impl Iterator<Item = OsString> {
         // module's contract.
         unsafe { if list.is_null() { None } else { word(*list.wrapping_add(index)) } }
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::ptr;
+
+    use iof_proto::attribute::{Place, mismatches};
+
+    use super::*;
+    use crate::library::info::CInfos;
+    use crate::requests::answer::from_infos;
+
+    #[test]
+    fn a_spawn_honours_exactly_its_attributes_of_the_table() {
+        let app = RawApp {
+            cmd: c"true".as_ptr(),
+            argv: ptr::null(),
+            env: ptr::null(),
+            cwd: ptr::null(),
+            ranks: 1,
+            infos: ptr::null(),
+            info_count: 0,
+        };
+        let accepts = |info: &Info| {
+            let mut infos = CInfos::new(from_infos(std::slice::from_ref(info)));
+            let (array, length) = infos.as_parts();
+            // SAFETY: the infos and the program are valid.
+            unsafe { tool_spawn("job", (array, length), (&raw const app, 1)) }.is_ok()
+        };
+        assert_eq!(mismatches(&[Place::Spawn, Place::PmixSpawn], accepts), []);
+    }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::thread;
 
+use iof_proto::attribute::key::{PMIX_DEBUG_JOB, PMIX_DEBUG_TARGET};
 use iof_proto::{Channel, Channels, Info as Directive, Nspace, Proc, ProcInfo, Status};
 
 use crate::error::StartError;
@@ -14,7 +15,7 @@ use crate::library::{Library, end_process};
 use crate::limits::{MAX_PMIX_TOOL_RANKS, PMIX_TOOL_HANDSHAKE};
 use crate::requests::answer::{from_infos, proc};
 use crate::requests::request::ToolRequest;
-use crate::requests::spawn::{DEBUG_JOB, DEBUG_TARGET, ToolSpawn};
+use crate::requests::spawn::ToolSpawn;
 use crate::server::claim_process;
 use crate::server::directory::PrivateDirectory;
 use crate::server::job;
@@ -116,8 +117,8 @@ impl ToolServer {
         let node = nix::unistd::gethostname().unwrap_or_default();
         let mut infos = job::table_infos(nspace.as_str(), table, &node.to_string_lossy());
         infos.extend(target.iter().flat_map(|target| {
-            let job = Info::text(DEBUG_JOB, target.nspace.as_str());
-            [Info::new(DEBUG_TARGET, Value::Proc(Box::new(proc(target)))), job]
+            let job = Info::text(PMIX_DEBUG_JOB, target.nspace.as_str());
+            [Info::new(PMIX_DEBUG_TARGET, Value::Proc(Box::new(proc(target)))), job]
         }));
         self.library.set_nspace(&name(nspace), Some(infos))
     }

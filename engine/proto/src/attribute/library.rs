@@ -176,16 +176,16 @@ attributes! {
     ///
     /// iof_Spawn (bool): the job continues when its parent ends. iof_tool_init and iof_server_spawn
     /// (bool): accepted without effect.
-    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn ToolSpawn;
+    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn ToolSpawn PmixSpawn;
     /// The process whose job is the parent of the new one.
     ///
     /// iof_Spawn (proc): the process whose job is the parent of the new one. By default, the rank
     /// that this process is or descends from. If it is none, or its job is unknown, the tool is.
-    PMIX_PARENT_ID = "pmix.parent": Process, at ToolSpawn;
+    PMIX_PARENT_ID = "pmix.parent": Process, at ToolSpawn PmixSpawn;
     /// The working directory of programs that have none of their own.
     ///
     /// iof_Spawn (string): the working directory of programs whose cwd is NULL.
-    PMIX_WDIR = "pmix.wdir": Text, at ToolSpawn;
+    PMIX_WDIR = "pmix.wdir": Text, at ToolSpawn PmixSpawn;
     /// Accepted without effect: no job is the child of another one, from which it could inherit
     /// registrations.
     ///

@@ -72,15 +72,16 @@ attributes! {
     ///
     /// Query (string): the names of process groups, separated by commas. Ranks construct them.
     PMIX_QUERY_GROUP_NAMES = "pmix.qry.pgrp": Text, at Query;
-    /// The attributes with which tools spawn processes, separated by commas: none of the engine.
+    /// The attributes that every spawn honours, separated by commas, if the host grants jobs.
     ///
-    /// Query (string): the attributes with which tools spawn processes, separated by commas. The
-    /// engine has none; the launcher may add some (IOF_HOST_QUERIES).
+    /// Query (string): the attributes that every spawn honours, separated by commas, if the launcher
+    /// grants jobs. It may add some (IOF_HOST_QUERIES).
     PMIX_QUERY_SPAWN_SUPPORT = "pmix.qry.spawn": Text, at Query;
-    /// The attributes with which tools control processes, separated by commas: none of the engine.
+    /// The attributes with which tools debug processes, separated by commas: none, except for tools of
+    /// libpmix.
     ///
-    /// Query (string): the attributes with which tools control processes, separated by commas. The
-    /// engine has none; the launcher may add some (IOF_HOST_QUERIES).
+    /// Query (string): the attributes with which tools debug processes, separated by commas. The
+    /// library has none; the launcher may add some (IOF_HOST_QUERIES).
     PMIX_QUERY_DEBUG_SUPPORT = "pmix.qry.debug": Text, at Query;
     /// The jobs that the qualifiers name, or all.
     ///
@@ -110,7 +111,7 @@ attributes! {
     ///
     /// iof_server_spawn, iof_Spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string):
     /// the name of the job.
-    PMIX_NSPACE = "pmix.nspace": Text, at Qualifier ServerSpawn ToolSpawn Answer;
+    PMIX_NSPACE = "pmix.nspace": Text, at Qualifier ServerSpawn ToolSpawn PmixSpawn Answer;
     /// The rank. May be repeated.
     ///
     /// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
