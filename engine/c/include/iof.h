@@ -1777,6 +1777,45 @@ typedef uint8_t iof_data_range_t;
 // A callback that PMIx defines and this library never calls.
 typedef int (*iof_server_unused_fn_t)(void);
 
+// A program of a job, and the number of ranks that run it.
+typedef struct iof_app_t {
+    // The program: a path, or a name that is looked up in PATH. A path that does not begin with a
+    // slash is relative to cwd.
+    char *cmd;
+    // The arguments, an array that ends with NULL. argv[0] is ignored: the program receives cmd in
+    // its place. NULL: no arguments.
+    char **argv;
+    // Variables NAME=VALUE that are added to the launcher's environment or replace its variables,
+    // an array that ends with NULL. NULL: none.
+    char **env;
+    // The working directory. NULL: the launcher's.
+    char *cwd;
+    // The number of ranks that run it, at least 1.
+    int maxprocs;
+    // Directives, see iof_server_spawn.
+    struct iof_info_t *info;
+    // The number of directives.
+    size_t ninfo;
+} iof_app_t;
+
+// Called when the ranks of a job are started. status is IOF_SUCCESS and nspace the name of the job,
+// which is valid until the callback returns, or status is an error and nspace is empty.
+typedef void (*iof_spawn_cbfunc_t)(iof_status_t status, char *nspace, void *cbdata);
+
+// Grants or refuses a job that a tool wants to have started (iof_Spawn), which the engine starts if it
+// is granted. proc is the tool. Infos of the job: IOF_NSPACE, the name that it will have; IOF_PARENT_ID,
+// if it ends with the job of this process, of which only the name is meant; IOF_NOHUP, if it ends with
+// neither that job nor the tool. The programs have no infos. cbfunc grants the job with IOF_SUCCESS, and
+// otherwise refuses it; its nspace is ignored. The result is that of iof_server_iof_fn_t. The arguments
+// are valid until this callback returns.
+typedef iof_status_t (*iof_server_spawn_fn_t)(const struct iof_proc_t *proc,
+                                              const struct iof_info_t *job_info,
+                                              size_t ninfo,
+                                              const struct iof_app_t *apps,
+                                              size_t napps,
+                                              iof_spawn_cbfunc_t cbfunc,
+                                              void *cbdata);
+
 // Asks the launcher for the keys, jobs and processes of a query that the engine does not know, and
 // for the keys of IOF_HOST_QUERIES.
 // proct names no process. If the callback returns IOF_SUCCESS, the launcher must call cbfunc with
@@ -1871,8 +1910,8 @@ typedef struct iof_server_module_t {
     iof_server_unused_fn_t lookup;
     // Not called.
     iof_server_unused_fn_t unpublish;
-    // Not called.
-    iof_server_unused_fn_t spawn;
+    // Grants jobs to tools of the launcher's own user. If NULL, tools start no jobs.
+    iof_server_spawn_fn_t spawn;
     // Not called.
     iof_server_unused_fn_t connect;
     // Not called.
@@ -1915,27 +1954,6 @@ typedef struct iof_server_module_t {
     iof_server_unused_fn_t client_connected2;
 } iof_server_module_t;
 
-// A program of a job, and the number of ranks that run it.
-typedef struct iof_app_t {
-    // The program: a path, or a name that is looked up in PATH. A path that does not begin with a
-    // slash is relative to cwd.
-    char *cmd;
-    // The arguments, an array that ends with NULL. argv[0] is ignored: the program receives cmd in
-    // its place. NULL: no arguments.
-    char **argv;
-    // Variables NAME=VALUE that are added to the launcher's environment or replace its variables,
-    // an array that ends with NULL. NULL: none.
-    char **env;
-    // The working directory. NULL: the launcher's.
-    char *cwd;
-    // The number of ranks that run it, at least 1.
-    int maxprocs;
-    // Directives, see iof_server_spawn.
-    struct iof_info_t *info;
-    // The number of directives.
-    size_t ninfo;
-} iof_app_t;
-
 // A process that the launcher started itself, for iof_server_adopt. A descriptor that the process
 // does not have must be set to -1, because 0 is a descriptor.
 typedef struct iof_adopted_t {
@@ -1961,10 +1979,6 @@ typedef struct iof_adopted_t {
     // it signals.
     pid_t pid;
 } iof_adopted_t;
-
-// Called when the ranks of a job are started. status is IOF_SUCCESS and nspace the name of the job,
-// which is valid until the callback returns, or status is an error and nspace is empty.
-typedef void (*iof_spawn_cbfunc_t)(iof_status_t status, char *nspace, void *cbdata);
 
 // An attribute that a function supports: an element of an array of type IOF_REGATTR.
 typedef struct iof_regattr_t {
@@ -2582,7 +2596,7 @@ iof_status_t iof_server_forget(const char *nspace);
 // Has the engine start the processes of a job (iof_server_spawn), and stores its name in nspace, which
 // may be NULL and otherwise points to an iof_nspace_t. Blocks until all processes are started, or
 // none is. The launcher of the engine decides whether tools of its own user may start jobs; iof run
-// permits it, and an engine of iof_server_init does not. The environment is that of the engine's
+// permits it, and so does the callback spawn of iof_server_module_t. The environment is that of the engine's
 // process and what the programs add.
 //
 // The engine keeps the output from its first byte on until the caller registers for it

@@ -101,6 +101,12 @@ fn a_launcher_announces_directives_queries_log_channels_and_a_gateway() {
 }
 
 #[test]
+fn a_launcher_grants_jobs_that_tools_start_or_refuses_them() {
+    assert_completes_of("host.c", "spawns");
+    assert_completes_of("host.c", "no-spawns");
+}
+
+#[test]
 fn a_launcher_flushes_closes_and_types_and_each_program_has_its_own_stdin() {
     assert_completes_of("host.c", "streams");
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::ffi::types::{
-    iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t,
+    iof_app_t, iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t,
 };
 
 /// Called when an operation is done, with IOF_SUCCESS or an error.
@@ -198,6 +198,24 @@ pub type iof_server_stdin_fn_t = Option<
     ) -> iof_status_t,
 >;
 
+/// Grants or refuses a job that a tool wants to have started (iof_Spawn), which the engine starts if it
+/// is granted. proc is the tool. Infos of the job: IOF_NSPACE, the name that it will have; IOF_PARENT_ID,
+/// if it ends with the job of this process, of which only the name is meant; IOF_NOHUP, if it ends with
+/// neither that job nor the tool. The programs have no infos. cbfunc grants the job with IOF_SUCCESS, and
+/// otherwise refuses it; its nspace is ignored. The result is that of iof_server_iof_fn_t. The arguments
+/// are valid until this callback returns.
+pub type iof_server_spawn_fn_t = Option<
+    unsafe extern "C" fn(
+        proc: *const iof_proc_t,
+        job_info: *const iof_info_t,
+        ninfo: usize,
+        apps: *const iof_app_t,
+        napps: usize,
+        cbfunc: iof_spawn_cbfunc_t,
+        cbdata: *mut c_void,
+    ) -> iof_status_t,
+>;
+
 /// A callback that PMIx defines and this library never calls.
 pub type iof_server_unused_fn_t = Option<unsafe extern "C" fn() -> c_int>;
 
@@ -223,8 +241,8 @@ pub struct iof_server_module_t {
     pub lookup: iof_server_unused_fn_t,
     /// Not called.
     pub unpublish: iof_server_unused_fn_t,
-    /// Not called.
-    pub spawn: iof_server_unused_fn_t,
+    /// Grants jobs to tools of the launcher's own user. If NULL, tools start no jobs.
+    pub spawn: iof_server_spawn_fn_t,
     /// Not called.
     pub connect: iof_server_unused_fn_t,
     /// Not called.

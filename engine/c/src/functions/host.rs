@@ -11,7 +11,10 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use iof_engine::{ApprovalReply, Grant, Host, HostReply, QueryReply, StdinPush, same_user};
+use iof_engine::{
+    ApprovalReply, Grant, Host, HostReply, JobSpec, QueryReply, SpawnReply, SpawnRequest, StdinPush,
+    same_user,
+};
 use iof_proto::attribute::key::*;
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::{
@@ -22,7 +25,7 @@ use iof_proto::{
 use crate::ffi::callbacks::iof_server_module_t;
 use crate::ffi::constants::*;
 use crate::ffi::guard::{Outcome, as_error, calling, guard_or, lock};
-use crate::ffi::owned::{OwnedInfos, OwnedQueries};
+use crate::ffi::owned::{OwnedApps, OwnedInfos, OwnedQueries};
 use crate::ffi::types::{
     iof_byte_object_t, iof_data_array_t, iof_info_t, iof_proc_info_t, iof_proc_t, iof_status_t, iof_value_t,
 };
@@ -64,6 +67,7 @@ fn take<T>(requests: &Mutex<PendingRequests<T>>, number: *mut c_void) -> Option<
 
 static REPLIES: Mutex<PendingRequests<HostReply>> = Mutex::new(PendingRequests::new());
 static QUERIES: Mutex<PendingRequests<(QueryReply, Vec<Query>)>> = Mutex::new(PendingRequests::new());
+static SPAWNS: Mutex<PendingRequests<(SpawnReply, JobSpec)>> = Mutex::new(PendingRequests::new());
 static APPROVALS: Mutex<PendingRequests<ApprovalReply>> = Mutex::new(PendingRequests::new());
 
 /// The arguments of an upcall.
@@ -75,6 +79,7 @@ struct Args {
     data: OwnedInfos,
     directives: OwnedInfos,
     queries: OwnedQueries,
+    apps: OwnedApps,
     bytes: Vec<u8>,
     bo: Option<iof_byte_object_t>,
 }
@@ -160,6 +165,27 @@ impl Host for CHost {
             )
         });
         returned(number, status);
+    }
+
+    fn spawn(&self, request: SpawnRequest, reply: SpawnReply) {
+        let Some(spawn) = self.module.spawn else {
+            return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher does not let tools start jobs");
+        };
+        let SpawnRequest { spec, tool, parent, detached, .. } = request;
+        let mut infos = vec![Info::new(PMIX_NSPACE, spec.nspace.as_str())];
+        infos.extend(parent.map(|parent| Info::new(PMIX_PARENT_ID, InfoValue::Proc(Proc::all(parent)))));
+        infos.extend(detached.then(|| Info::new(PMIX_NOHUP, true)));
+        let (asker, data, apps) = (memory::proc(&tool), OwnedInfos::new(&infos), OwnedApps::new(&spec.apps));
+        let args = Arc::new(Args { asker, data, apps, ..Args::default() });
+        let number = add(&SPAWNS, (reply, spec), Some(Arc::clone(&args)));
+        let (infos, apps) = (args.data.as_slice(), args.apps.as_slice());
+        // SAFETY: the contract in the header; the arguments live as long as `args`.
+        let status = calling(|| unsafe {
+            spawn(&args.asker, infos.as_ptr(), infos.len(), apps.as_ptr(), apps.len(), Some(granted), number)
+        });
+        if status != Status::SUCCESS.0 {
+            grant(status, number);
+        }
     }
 
     fn query(&self, queries: &[Query], reply: QueryReply) {
@@ -260,6 +286,19 @@ fn reply(number: *mut c_void, status: iof_status_t) {
         Status::ERR_IOF_XOFF => reply.pause(),
         _ => reply.deny(as_error(status), "the launcher denied the request"),
     }
+}
+
+/// Grants or refuses a job.
+fn grant(status: iof_status_t, number: *mut c_void) {
+    let Some((reply, spec)) = take(&SPAWNS, number) else { return };
+    match Status(status) {
+        Status::SUCCESS | Status::OPERATION_SUCCEEDED => reply.grant(spec),
+        _ => reply.deny(as_error(status), "the launcher refused the job"),
+    }
+}
+
+unsafe extern "C" fn granted(status: iof_status_t, _nspace: *mut c_char, number: *mut c_void) {
+    guard_or((), || grant(status, number));
 }
 
 /// The callback for the launcher's answer to a request.

@@ -19,7 +19,7 @@ use crate::session::command::Command;
 /// Has the engine start the processes of a job (iof_server_spawn), and stores its name in nspace, which
 /// may be NULL and otherwise points to an iof_nspace_t. Blocks until all processes are started, or
 /// none is. The launcher of the engine decides whether tools of its own user may start jobs; iof run
-/// permits it, and an engine of iof_server_init does not. The environment is that of the engine's
+/// permits it, and so does the callback spawn of iof_server_module_t. The environment is that of the engine's
 /// process and what the programs add.
 ///
 /// The engine keeps the output from its first byte on until the caller registers for it

@@ -194,6 +194,51 @@ static void host(void)
     IOF_APP_DESTRUCT(&app);
 }
 
+/* Grants the jobs "now" and "later", and no others. */
+static iof_status_t grant(const iof_proc_t *proc, const iof_info_t infos[], size_t ninfos, const iof_app_t apps[],
+                          size_t napps, iof_spawn_cbfunc_t cbfunc, void *cbdata)
+{
+    const char *name = infos[0].value.data.string;
+    assert(*proc->nspace && IOF_CHECK_KEY(&infos[0], IOF_NSPACE) && napps == 2);
+    assert(!strcmp(apps[0].cmd, "sh") && !strcmp(apps[0].argv[2], "exit 3") && !apps[0].argv[3] && apps[0].maxprocs == 2);
+    assert(!strcmp(apps[0].env[0], "COLOUR=blue=green") && !apps[0].env[1] && !strcmp(apps[0].cwd, "/"));
+    assert(!apps[1].cwd && !apps[1].env[0]);
+    if (!strcmp(name, "later")) {
+        assert(ninfos == 2 && IOF_CHECK_KEY(&infos[1], IOF_NOHUP));
+        cbfunc(IOF_SUCCESS, NULL, cbdata);
+        return IOF_SUCCESS;
+    }
+    return strcmp(name, "now") ? IOF_ERR_NO_PERMISSIONS : IOF_OPERATION_SUCCEEDED;
+}
+
+/* A tool that starts jobs. */
+static void spawner(int may)
+{
+    iof_app_t apps[2] = {shell("exit 3", 2), shell("exit 0", 1)};
+    char *names[] = {"now", "later", "no"};
+    iof_status_t expected[] = {IOF_SUCCESS, IOF_SUCCESS, IOF_ERR_NO_PERMISSIONS};
+    iof_info_t infos[2];
+    apps[0].cwd = strdup("/");
+    iof_Argv_append_nosize(&apps[0].env, "COLOUR=blue=green");
+    CHECK(iof_tool_init(NULL, NULL, 0));
+    for (int i = 0; i < 3; i++) {
+        CHECK(iof_Info_load(&infos[0], IOF_NSPACE, names[i], IOF_STRING));
+        CHECK(iof_Info_load(&infos[1], IOF_NOHUP, NULL, IOF_BOOL));
+        iof_status_t status = iof_Spawn(infos, i == 1 ? 2 : 1, apps, 2, NULL);
+        assert(status == (may ? expected[i] : IOF_ERR_NOT_SUPPORTED));
+        iof_Value_destruct(&infos[0].value);
+    }
+    CHECK(iof_tool_finalize());
+}
+
+/* A launcher that lets tools start jobs, or not. */
+static void granting(int may)
+{
+    iof_server_module_t module = {.spawn = may ? grant : NULL};
+    CHECK(iof_server_init(&module, NULL, 0));
+    ends_well(start(may ? "spawner" : "refused", -1));
+}
+
 static void wait_for(const char *text)
 {
     for (int tries = 0; !has(text); tries++) {
@@ -458,6 +503,10 @@ int main(int argc, char **argv)
         tool();
         return 0;
     }
+    if (!strcmp(argv[1], "spawner") || !strcmp(argv[1], "refused")) {
+        spawner(!strcmp(argv[1], "spawner"));
+        return 0;
+    }
     if (!strcmp(argv[1], "gateway")) {
         gateway();
         return 0;
@@ -490,6 +539,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[1], "host")) {
         host();
+    } else if (!strcmp(argv[1], "spawns") || !strcmp(argv[1], "no-spawns")) {
+        granting(!strcmp(argv[1], "spawns"));
     } else if (!strcmp(argv[1], "queries")) {
         queries();
     } else {

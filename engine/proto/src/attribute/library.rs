@@ -176,12 +176,12 @@ attributes! {
     ///
     /// iof_Spawn (bool): the job continues when its parent ends. iof_tool_init and iof_server_spawn
     /// (bool): accepted without effect.
-    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn ToolSpawn PmixSpawn;
+    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn ToolSpawn PmixSpawn Callback;
     /// The process whose job is the parent of the new one.
     ///
     /// iof_Spawn (proc): the process whose job is the parent of the new one. By default, the rank
     /// that this process is or descends from. If it is none, or its job is unknown, the tool is.
-    PMIX_PARENT_ID = "pmix.parent": Process, at ToolSpawn PmixSpawn;
+    PMIX_PARENT_ID = "pmix.parent": Process, at ToolSpawn PmixSpawn Callback;
     /// The working directory of programs that have none of their own.
     ///
     /// iof_Spawn (string): the working directory of programs whose cwd is NULL.

@@ -111,7 +111,7 @@ attributes! {
     ///
     /// iof_server_spawn, iof_Spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string):
     /// the name of the job.
-    PMIX_NSPACE = "pmix.nspace": Text, at Qualifier ServerSpawn ToolSpawn PmixSpawn Answer;
+    PMIX_NSPACE = "pmix.nspace": Text, at Qualifier ServerSpawn ToolSpawn PmixSpawn Callback Answer;
     /// The rank. May be repeated.
     ///
     /// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
