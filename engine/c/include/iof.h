@@ -516,37 +516,6 @@
 // the number of further bytes that the source has written, at least. An extension of iof.
 #define IOF_BROKEN "iof.broken"
 
-// PMIx_Spawn of libpmix (string): the nodes of the job. Any but this node is refused. iof_Spawn
-// refuses it.
-#define IOF_HOST "pmix.host"
-
-// PMIx_Spawn of a tool of libpmix (bool): the end of the job is reported, which is done in any
-// case. iof_Spawn refuses it.
-#define IOF_NOTIFY_COMPLETION "pmix.notecomp"
-
-// PMIx_Spawn of a tool of libpmix (bool): the ranks of the job are tools. iof_Spawn refuses it.
-#define IOF_SPAWN_TOOL "pmix.spwn.tool"
-
-// PMIx_Spawn of a tool of libpmix (bool): the ranks of the job are daemons of a debugger.
-// iof_Spawn refuses it.
-#define IOF_DEBUGGER_DAEMONS "pmix.debugger"
-
-// PMIx_Spawn of a tool of libpmix (string): the job that the daemons are for. iof_Spawn refuses
-// it.
-#define IOF_DEBUG_JOB "pmix.dbg.job"
-
-// PMIx_Spawn of a tool of libpmix (proc): the processes that the daemons are for. iof_Spawn
-// refuses it.
-#define IOF_DEBUG_TARGET "pmix.dbg.tgt"
-
-// PMIx_Spawn of a tool of libpmix (uint16): the number of daemons on each node of their target.
-// iof_Spawn refuses it.
-#define IOF_DEBUG_DAEMONS_PER_NODE "pmix.dbg.dpnd"
-
-// PMIx_Spawn of a tool of libpmix (uint16): the number of daemons for each process of their
-// target. iof_Spawn refuses it.
-#define IOF_DEBUG_DAEMONS_PER_PROC "pmix.dbg.dpproc"
-
 // Query (string): the names of the running jobs, separated by commas.
 #define IOF_QUERY_NAMESPACES "pmix.qry.ns"
 

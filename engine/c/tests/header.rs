@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use iof_c::{NUMBERS, iof_Data_type_string, iof_Error_string, iof_Proc_state_string, iof_Scope_string};
-use iof_proto::attribute;
+use iof_proto::attribute::{self, Place};
 use iof_proto::status::STATUSES;
 use iof_testing::compiler::{compiler, pmix_flags, run};
 
@@ -43,7 +43,7 @@ fn constants(standard: &str) -> String {
             None => {}
         }
     }
-    for attribute in attribute::all() {
+    for attribute in attribute::all().filter(|attribute| attribute.places != [Place::PmixSpawn]) {
         // Markdown has examples with brackets as code.
         let text = attribute.c_text().replace('`', "\"");
         described += &documented(&text, &define(attribute.name, format!("\"{}\"", attribute.key)));
