@@ -11,6 +11,7 @@ impl Core {
         let connections = self.pending.values().filter_map(PendingPeer::place).chain(self.departed.values());
         let connections = connections.flatten().chain(self.tools.values().flat_map(Peer::charges));
         let requests = self.queries.charges().chain(self.logs.charges()).chain(self.published.charges());
+        let requests = requests.chain(self.spawns.charges());
         connections.chain(requests).chain(self.pushes.charges()).chain(self.owed.values())
     }
 

@@ -1,8 +1,7 @@
 //! The limits that the core enforces. `iof_proto::limits` describes what reaching each one causes.
 
 use iof_proto::limits::{
-    MAX_DEFERRED_BYTES, MAX_ENDED_SPAWNED_JOBS, MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL, MAX_PUSHES_PER_TARGET,
-    MAX_READERS_PER_TOOL, MAX_SPAWNED_JOBS, MAX_SPAWNED_RANKS,
+    MAX_DEFERRED_BYTES, MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL, MAX_PUSHES_PER_TARGET, MAX_READERS_PER_TOOL,
 };
 
 use crate::clients::quotas::QuotaLimits;
@@ -32,12 +31,6 @@ pub struct Limits {
     pub bytes_waiting: usize,
     /// `MAX_DEFERRED_BYTES`.
     pub deferred_bytes: usize,
-    /// `MAX_SPAWNED_JOBS`.
-    pub spawned_jobs: usize,
-    /// `MAX_SPAWNED_RANKS`.
-    pub spawned_ranks: u64,
-    /// `MAX_ENDED_SPAWNED_JOBS`.
-    pub ended_spawned_jobs: usize,
 }
 
 impl Default for Limits {
@@ -51,9 +44,6 @@ impl Default for Limits {
             answers_waiting: MAX_ANSWERS_WAITING,
             bytes_waiting: MAX_BYTES_WAITING,
             deferred_bytes: MAX_DEFERRED_BYTES,
-            spawned_jobs: MAX_SPAWNED_JOBS,
-            spawned_ranks: MAX_SPAWNED_RANKS,
-            ended_spawned_jobs: MAX_ENDED_SPAWNED_JOBS,
         }
     }
 }

@@ -149,23 +149,6 @@ pub const UPCALL_COST: usize = 1 << 10;
 /// its name.
 pub const UPCALL_COST_PER_PROC: usize = 512;
 
-/// Maximum number of jobs that one engine has started for tools, or is about to start. Only the
-/// engine's own user can have it start jobs.
-///
-/// A job counts until it has ended and its spawner has disconnected, or has registered for it and
-/// [`MAX_ENDED_SPAWNED_JOBS`] such jobs have ended since. The engine refuses the next one with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_SPAWNED_JOBS: usize = 256;
-
-/// Maximum number of ranks of these jobs together. The engine refuses the next job with
-/// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_SPAWNED_RANKS: u64 = 16 << 10;
-
-/// Maximum number of ended jobs that the engine keeps for spawners that have registered for them,
-/// so that these can query them and register for further channels. Beyond the limit, the engine
-/// forgets the oldest one, as if the launcher had removed it.
-pub const MAX_ENDED_SPAWNED_JOBS: usize = 16;
-
 /// Maximum number of output streams that separate threads read, because their ranks once stalled
 /// the thread that reads all streams. Beyond the limit, the engine reports the rank to the host,
 /// and the rank may stall that thread again.

@@ -115,7 +115,7 @@ quotas! {
         ERR_OUT_OF_RESOURCE, "end a registration first, or name whole jobs"
         [MAX_PROCS_PER_TOOL = 16 << 10, Tool; MAX_PROCS_PER_PROCESS = 32 << 10, Process; MAX_PROCS_PER_USER = 64 << 10, User]
     Queries: "queries that wait for an answer", ", of the host or with counters", ERR_RESOURCE_BUSY, "try again"
-        [MAX_QUERIES_PER_TOOL = 16, Tool]
+        [MAX_QUERIES_PER_TOOL = 16, Tool; MAX_QUERIES_PER_USER = 16 << 10, User]
     Logs: "log requests in progress", "", ERR_RESOURCE_BUSY, "try again"
         [MAX_LOGS_PER_TOOL = 16, Tool; MAX_LOGS_PER_PROCESS = 64, Process; MAX_LOGS = 256, Engine]
     LogBytes: "bytes of messages being logged", ", each once for each of its channels", ERR_RESOURCE_BUSY, "try again"
@@ -129,6 +129,15 @@ quotas! {
     OwedBytes: "bytes of requests that the host has not answered", ", including those of tools that have disconnected",
         ERR_RESOURCE_BUSY, "try again"
         [MAX_OWED_BYTES_PER_USER = 16 << 20, User]
+    SpawnedJobs: "jobs that clients have started or want to start", "; an ended job counts while its spawner is connected",
+        ERR_OUT_OF_RESOURCE, "end one first"
+        [MAX_SPAWNED_JOBS = 256, Engine]
+    SpawnedRanks: "ranks of jobs that clients have started or want to start", "", ERR_OUT_OF_RESOURCE, "start fewer"
+        [MAX_SPAWNED_RANKS = 16 << 10, Engine]
+    EndedSpawnedJobs: "ended jobs that are kept for connected spawners", ", which have registered for them; a further one \
+        replaces the oldest, as if the launcher had removed that; tools still drain the rings that they have mapped",
+        SUCCESS, "none"
+        [MAX_ENDED_SPAWNED_JOBS = 16, Engine]
     Published: "values that ranks have published", "", ERR_OUT_OF_RESOURCE, "unpublish some"
         [MAX_PUBLISHED_PER_USER = 16 << 10, User]
     PublishedBytes: "bytes of values that ranks have published", ", with their keys",

@@ -45,7 +45,7 @@ pub enum ClientId {
     Tool(PeerId),
     /// A rank of the job with this number, which asks by PMI-1 or PMIx.
     Rank(u64, Rank),
-    /// All ranks that ask by a protocol which does not name them.
+    /// A rank that asks by a protocol which does not name it. No limit of one client applies.
     Ranks,
 }
 

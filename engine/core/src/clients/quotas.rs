@@ -57,7 +57,8 @@ impl QuotaLimits {
 #[derive(Debug)]
 pub struct Charge {
     quota: Quota,
-    payer: Payer,
+    /// The client.
+    pub(crate) payer: Payer,
     /// 0 once it was given back.
     amount: Cell<u64>,
 }
@@ -107,7 +108,6 @@ impl fmt::Display for Holder {
             Holder::User(uid) => write!(f, "user {uid}"),
             Holder::Process(process) => write!(f, "process {}", process.pid),
             Holder::Client(ClientId::Rank(_, rank)) => write!(f, "rank {rank}"),
-            Holder::Client(ClientId::Ranks) => f.write_str("the ranks"),
             Holder::Client(_) => f.write_str("this tool"),
         }
     }
@@ -124,7 +124,10 @@ impl Payer {
                 let has_user_limit = quota.limits().iter().any(|limit| limit.scope == QuotaScope::User);
                 self.process.filter(|process| process.pid != 0 || !has_user_limit).map(Holder::Process)
             }
-            QuotaScope::Tool => (self.id != ClientId::Embedder).then_some(Holder::Client(self.id)),
+            QuotaScope::Tool => match self.id {
+                ClientId::Embedder | ClientId::Ranks => None,
+                ClientId::Tool(_) | ClientId::Rank(..) => Some(Holder::Client(self.id)),
+            },
         }
     }
 }

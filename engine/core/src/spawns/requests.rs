@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use iof_proto::limits::MAX_MESSAGE;
-use iof_proto::{Failure, JobSpec, Nspace, Proc, Rank, Spawn, Status, Stdin, ToTool};
+use iof_proto::{Failure, JobSpec, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin, ToTool};
 
 use crate::Core;
 use crate::clients::client::{Client, ClientProcess, Requester};
@@ -39,16 +39,20 @@ impl Core {
         let tool = tool.unwrap_or_else(|| Proc::new(Nspace::of_tool(process.pid), Rank(0)));
         let Spawn { mut spec, rename, detached, .. } = spawn;
         check(&spec)?;
-        self.spawns.check_room(spec.nprocs(), &self.settings.limits)?;
         spec.nspace = self.free_name(spec.nspace, rename)?;
         spec.parent = spec.parent.or_else(|| rank.clone());
         let parent = spec.parent.as_ref().and_then(|Proc { nspace, .. }| {
             let run = self.jobs.get(nspace)?.run();
             Some(JobId { nspace: nspace.clone(), run })
         });
+        let payer = requester.client.payer();
         let job = SpawnedJob {
             nspace: spec.nspace.clone(),
-            ranks: spec.nprocs(),
+            // Those that are requested, whatever the host grants.
+            charges: self
+                .quotas
+                .charge(payer, [(Quota::SpawnedJobs, 1), (Quota::SpawnedRanks, spec.nprocs())])?,
+            kept: None,
             spawner: requester.tool(),
             requester: None,
             claimed: false,
@@ -61,13 +65,18 @@ impl Core {
         };
         let id = self.spawns.add(job);
         // Whatever its size, it counts as a message of the largest size.
-        if let Err(failure) = self.owe(Call::Spawn(id), requester.client.payer(), MAX_MESSAGE) {
-            self.spawns.remove(id);
-            return Err(failure);
-        }
+        self.owe(Call::Spawn(id), payer, MAX_MESSAGE).inspect_err(|_| _ = self.forget_spawned(id))?;
         let asked = SpawnRequest { spec, tool, parent: parent.map(|job| job.nspace), detached };
         self.effects.upcalls.push(Upcall::Spawn { id, request: Box::new(asked) });
         Ok(id)
+    }
+
+    /// Removes a job from the table. Returns it, if its ranks were started.
+    fn forget_spawned(&mut self, id: SpawnId) -> Option<JobId> {
+        let spawned = self.spawns.remove(id)?;
+        let started = spawned.id();
+        self.quotas.give_back(spawned.charges.into_iter().chain(spawned.kept));
+        started
     }
 
     /// Returns a name for a job: the given one or, if it is taken and `rename` is set, the next one
@@ -95,8 +104,7 @@ impl Core {
         };
         match answer {
             Ok(spec) => {
-                (job.nspace, job.ranks) = (spec.nspace.clone(), spec.nprocs());
-                job.phase = StartPhase::Starting;
+                (job.nspace, job.phase) = (spec.nspace.clone(), StartPhase::Starting);
                 self.effects.upcalls.push(Upcall::Start { id, spec });
             }
             Err(failure) => self.spawn_ended(id, Err(failure)),
@@ -120,7 +128,7 @@ impl Core {
                 Ok(started.nspace)
             }
             Err(failure) => {
-                self.spawns.remove(id);
+                self.forget_spawned(id);
                 Err(failure)
             }
         };
@@ -135,7 +143,15 @@ impl Core {
 
     /// Notes that a tool has disconnected: output is no longer kept for it.
     pub(crate) fn spawner_left(&mut self, peer_id: PeerId) {
-        self.spawns.spawner_left(peer_id).iter().for_each(|job| self.release_backlog_of(job));
+        for id in self.spawns.of_spawner(peer_id) {
+            let Some(job) = self.spawns.get_mut(id) else { continue };
+            job.spawner_left();
+            match (job.phase, job.id()) {
+                (StartPhase::Requested, _) => _ = self.forget_spawned(id),
+                (_, Some(started)) => self.release_backlog_of(&started),
+                (_, None) => {}
+            }
+        }
     }
 
     /// Ends the spawned jobs whose parents have ended, and has the driver remove those that have
@@ -149,7 +165,9 @@ impl Core {
                 Some(job) if !job.has_ended() => {
                     orphans.extend(self.parent_end(spawned).map(|has_failed| (id, job_id, has_failed)))
                 }
-                Some(_) if spawned.spawner.is_some() && spawned.claimed => claimed.push(id),
+                Some(_) if spawned.spawner.is_some() && spawned.claimed => {
+                    claimed.extend(spawned.kept.is_none().then_some((id, spawned.charges[0].payer)));
+                }
                 Some(_) if spawned.spawner.is_some() => {}
                 // The embedder may have removed it.
                 _ => over.push(id),
@@ -163,10 +181,20 @@ impl Core {
                 self.jobs.schedule_early_end(&nspace, now);
             }
         }
-        let excess = claimed.len().saturating_sub(self.settings.limits.ended_spawned_jobs);
-        for id in over.into_iter().chain(claimed.into_iter().take(excess)) {
-            let job = self.spawns.remove(id).and_then(|spawned| spawned.id());
-            self.effects.upcalls.extend(job.map(Upcall::Remove));
+        let forget = |core: &mut Core, id| {
+            let job = core.forget_spawned(id);
+            core.effects.upcalls.extend(job.map(Upcall::Remove));
+        };
+        over.into_iter().for_each(|id| forget(self, id));
+        for (id, payer) in claimed {
+            if self.quotas.excess(payer, Quota::EndedSpawnedJobs, 1).is_some() {
+                let oldest = self.spawns.iter().find(|(_, spawned)| spawned.kept.is_some());
+                oldest.map(|(oldest, _)| oldest).into_iter().for_each(|oldest| forget(self, oldest));
+            }
+            let kept = self.quotas.charge(payer, [(Quota::EndedSpawnedJobs, 1)]).ok();
+            if let (Some(spawned), Some([kept])) = (self.spawns.get_mut(id), kept) {
+                spawned.kept = Some(kept);
+            }
         }
     }
 

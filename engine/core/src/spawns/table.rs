@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::{Failure, Nspace, Status};
+use iof_proto::Nspace;
 
 use crate::clients::client::Requester;
+use crate::clients::quotas::Charge;
 use crate::ids::{JobId, PeerId, SpawnId};
-use crate::limits::Limits;
 
 /// The process or job with which a spawned job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +35,10 @@ pub(crate) enum StartPhase {
 /// A job that a tool has the engine start, until it is forgotten.
 pub(crate) struct SpawnedJob {
     pub(crate) nspace: Nspace,
-    /// The number of its ranks.
-    pub(crate) ranks: u64,
+    /// Those of the job and its ranks.
+    pub(crate) charges: [Charge; 2],
+    /// That of an ended job, which is kept for its spawner.
+    pub(crate) kept: Option<Charge>,
     /// The tool that has requested it, while that is connected.
     pub(crate) spawner: Option<PeerId>,
     /// The client that waits for the start.
@@ -55,7 +57,7 @@ impl SpawnedJob {
     }
 
     /// Notes that the spawner has disconnected.
-    fn spawner_left(&mut self) {
+    pub(crate) fn spawner_left(&mut self) {
         self.spawner = None;
         // A spawner that never registers is not waited for and does not end its job.
         if self.claimed && self.parent == Parent::Spawner {
@@ -72,41 +74,9 @@ pub struct Spawns {
 }
 
 impl Spawns {
-    /// Checks that a job of `ranks` ranks can be added.
-    ///
-    /// # Errors
-    /// Names the limit that the job would exceed.
-    pub(crate) fn check_room(&self, ranks: u64, limits: &Limits) -> Result<(), Failure> {
-        let full = |reason| Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
-        let Limits { spawned_jobs, spawned_ranks, .. } = *limits;
-        if self.jobs.len() >= spawned_jobs {
-            return full(format!(
-                "{spawned_jobs} jobs that tools have started exist, which is the limit: end one first"
-            ));
-        }
-        let others = self.ranks();
-        if others.saturating_add(ranks) > spawned_ranks {
-            return full(format!(
-                "jobs that tools have started have {others} ranks, and the limit is {spawned_ranks}: start at most {}",
-                spawned_ranks.saturating_sub(others)
-            ));
-        }
-        Ok(())
-    }
-
-    /// Returns the number of these jobs.
-    pub fn len(&self) -> usize {
-        self.jobs.len()
-    }
-
-    /// Returns whether there are no such jobs.
-    pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
-    }
-
-    /// Returns the number of the ranks of all these jobs.
-    pub fn ranks(&self) -> u64 {
-        self.jobs.values().map(|job| job.ranks).fold(0, u64::saturating_add)
+    /// Returns all charges.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
+        self.jobs.values().flat_map(|job| job.charges.iter().chain(&job.kept))
     }
 
     /// Returns whether a job that is not started yet is to have this name.
@@ -142,15 +112,8 @@ impl Spawns {
         }
     }
 
-    /// Notes that a tool has disconnected. What the host has not granted is not started. Returns
-    /// the jobs that it has started.
-    pub(crate) fn spawner_left(&mut self, tool: PeerId) -> Vec<JobId> {
-        self.jobs.retain(|_, job| job.spawner != Some(tool) || job.phase != StartPhase::Requested);
-        let own = self.jobs.values_mut().filter(|job| job.spawner == Some(tool));
-        let left = |job: &mut SpawnedJob| {
-            job.spawner_left();
-            job.id()
-        };
-        own.filter_map(left).collect()
+    /// Returns the jobs of a connected tool.
+    pub(crate) fn of_spawner(&self, tool: PeerId) -> Vec<SpawnId> {
+        self.iter().filter(|(_, job)| job.spawner == Some(tool)).map(|(id, _)| id).collect()
     }
 }

@@ -10,8 +10,8 @@ use iof_log::LogOptions;
 use iof_proto::limits::MAX_QUERIES_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{
-    Answer, Channel, Channels, Decoder, Directives, Found, FromTool, Nspace, Proc, Query, Rank, Status,
-    ToTool, Value,
+    Answer, Channel, Channels, Decoder, Directives, Found, FromTool, Nspace, Proc, Query, Quota, QuotaScope,
+    Rank, Status, ToTool, Value,
 };
 use iof_shm_ring::{CreateError, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
@@ -51,10 +51,12 @@ use rig::{NoStreams, Rig, rig, rig_with_memory};
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
-fn queries_of_ranks_are_limited_like_those_of_a_tool_and_answered_by_callbacks() {
+fn queries_of_unnamed_ranks_are_limited_by_user_and_answered_by_callbacks() {
     let mut rig = rig();
     rig.add_stream();
-    let limit = MAX_QUERIES_PER_TOOL;
+    // More than one client may have.
+    let limit = MAX_QUERIES_PER_TOOL + 1;
+    rig.state.quotas.limits.set(Quota::Queries, QuotaScope::User, limit as u64);
     let (sender, answers) = channel();
     for _ in 0..=limit {
         let sender = sender.clone();
@@ -74,7 +76,7 @@ fn queries_of_ranks_are_limited_like_those_of_a_tool_and_answered_by_callbacks()
     let [ToTool::Answer { result: Err(refused), .. }] = &answered(&mut rig)[..] else {
         panic!("one is refused")
     };
-    assert!(refused.reason.contains("MAX_QUERIES_PER_TOOL"), "{refused}");
+    assert!(refused.reason.contains("MAX_QUERIES_PER_USER"), "{refused}");
     rig.settle();
     let all = answered(&mut rig);
     assert_eq!(all.len(), limit);
