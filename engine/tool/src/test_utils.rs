@@ -5,7 +5,7 @@ use std::borrow::BorrowMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use iof_proto::{FromTool, Log, Missed, Nspace, Proc, PushReport, Query, ToTool};
+use iof_proto::{FromTool, Log, Missed, Nspace, Proc, PushReport, Query, Spawn, ToTool};
 
 use iof_shm_ring::{Attached, Grouping, OpenError, ReaderId, ReaderPage, Ring, Ringer, Start};
 
@@ -67,6 +67,12 @@ impl ProtocolSide {
     /// See [`Tool::submit_query`](crate::Tool::submit_query).
     pub fn query(&mut self, queries: Vec<Query>) -> (u32, FromTool) {
         self.submit(Request::Query, |request| FromTool::Query { request, queries })
+    }
+
+    /// See [`Tool::submit_spawn`](crate::Tool::submit_spawn).
+    pub fn spawn(&mut self, spawn: &Spawn) -> (u32, FromTool) {
+        let spawn = Box::new(spawn.clone());
+        self.submit(Request::Spawn, |request| FromTool::Spawn { request, spawn })
     }
 
     /// See [`Tool::submit_log`](crate::Tool::submit_log).

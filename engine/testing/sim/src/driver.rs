@@ -9,8 +9,10 @@ mod launcher;
 mod limit_checks;
 mod peer_checks;
 mod pushes;
+mod ranks;
 mod reached;
 mod socket;
+mod spawns;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +30,7 @@ use iof_core::{
     SharedMemory, StreamOptions,
 };
 pub use iof_proto::socket::PeerCredentials;
-use iof_proto::{Channel, Failure, LogReport, Proc, Status};
+use iof_proto::{Channel, Failure, LogReport, Proc, Status, ToTool};
 use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, StreamConfig, bell};
 
 pub use digest::Digest;
@@ -40,6 +42,8 @@ use pushes::PushWatch;
 pub use reached::ReachedLimits;
 use socket::Socket;
 pub use socket::{Packet, Shared};
+use spawns::Claim;
+pub use spawns::spawn_words;
 pub use steps::{PullOptions, ReaderOwner, SentStep};
 
 /// The number of a connection.
@@ -47,6 +51,9 @@ pub type ConnectionId = usize;
 
 /// The outcome of a message of the embedder, with the number of its callback.
 type NumberedReport = (u64, LogReport);
+
+/// The answer to a request of a rank, with its number.
+type NumberedAnswer = (u64, ToTool);
 
 /// The largest cache that a registration may request.
 const MAX_CACHE_SIZE: u32 = 16 << 20;
@@ -114,6 +121,13 @@ pub enum SentCommand {
     },
     /// The stdin of a rank is closed.
     Shut(TargetId),
+    /// A tool was disconnected.
+    Left {
+        /// Its connection.
+        tool: ConnectionId,
+        /// The jobs that it has spawned and registered for.
+        claimed: Vec<CallToken>,
+    },
 }
 
 /// The engine's settings in a simulation.
@@ -133,6 +147,8 @@ pub struct Setting {
     pub host_queries: BTreeSet<String>,
     /// The channels to which the host logs.
     pub host_channels: BTreeSet<String>,
+    /// Whether the host lets clients start jobs.
+    pub may_spawn: bool,
     /// Whether signals to remote ranks wait for [`SimulatedEngine::signalled_elsewhere`].
     pub late_signals: bool,
 }
@@ -214,6 +230,8 @@ pub struct SimulatedEngine {
     /// The numbers of callbacks, sent when they are called.
     called: (Sender<u64>, Receiver<u64>),
     log_reports: (Sender<NumberedReport>, Receiver<NumberedReport>),
+    /// The answers to ranks, with the numbers of their requests.
+    answers: (Sender<NumberedAnswer>, Receiver<NumberedAnswer>),
     shortages: Arc<Shortages>,
     /// The limits that have been reached.
     reached: ReachedLimits,
@@ -225,6 +243,11 @@ pub struct SimulatedEngine {
     commands: Vec<Command>,
     noted: Vec<SentCommand>,
     pushes: PushWatch,
+    /// Whether the host lets clients start jobs.
+    may_spawn: bool,
+    spawn_calls: Vec<HostCall>,
+    /// The jobs that connected tools spawn.
+    claims: Vec<Claim>,
     /// Depends on all messages, commands and upcalls.
     digest: Digest,
 }
@@ -235,8 +258,17 @@ impl SimulatedEngine {
     /// # Errors
     /// The process has no descriptor left.
     pub fn new(setting: Setting, room: Ringer, now: Instant) -> io::Result<SimulatedEngine> {
-        let Setting { options, places, slots, limits, host_stdin, host_queries, host_channels, late_signals } =
-            setting;
+        let Setting {
+            options,
+            places,
+            slots,
+            limits,
+            host_stdin,
+            host_queries,
+            host_channels,
+            may_spawn,
+            late_signals,
+        } = setting;
         let routes = LogRoutes {
             config: LogConfig::default(),
             has_record: true,
@@ -277,6 +309,7 @@ impl SimulatedEngine {
             signals: SignalCalls::new(late_signals),
             called: channel(),
             log_reports: channel(),
+            answers: channel(),
             shortages,
             reached: ReachedLimits::default(),
             may_block: BTreeSet::new(),
@@ -284,6 +317,9 @@ impl SimulatedEngine {
             commands: Vec::new(),
             noted: Vec::new(),
             pushes: PushWatch::default(),
+            may_spawn,
+            spawn_calls: Vec::new(),
+            claims: Vec::new(),
             digest,
         })
     }
@@ -306,6 +342,7 @@ impl SimulatedEngine {
         let _ = self.core.handle(input, self.now);
         self.note_commands();
         self.take_upcalls();
+        self.note_claims();
     }
 
     /// Sets the time, and handles what is due. A driver sleeps until then, so before it nothing may

@@ -27,6 +27,7 @@ mod configurations;
 mod elsewhere;
 mod embedder;
 mod ends;
+mod exchanges;
 mod exits;
 mod finishes;
 mod host;
@@ -41,6 +42,7 @@ mod registration;
 mod requests;
 mod rows;
 mod settle;
+mod spawns;
 mod stdins;
 mod tool;
 mod truth;
@@ -106,6 +108,7 @@ impl EngineWorld {
                 BTreeSet::new()
             },
             host_channels: std::iter::once("their.channel".to_owned()).collect(),
+            may_spawn: setting.subject == Subject::Clients,
             late_signals: setting.subject.has_embedder(),
         };
         let (room, now) = (capture.room_bell().expect("a descriptor"), Instant::now());
@@ -170,6 +173,8 @@ impl EngineWorld {
                 self.report_of_withdrawn(actor, rng);
             }
             Kind::Flow => self.host.change_flow(&mut self.engine, actor, rng),
+            Kind::Spawn => self.spawn(actor, rng),
+            Kind::Exchange => self.exchange(actor, rng),
             Kind::Embedder => self.act_as_embedder(actor, rng),
             Kind::Memory => {
                 self.memory.refuse_rings(!self.setting.calm && rng.chance(128));
@@ -188,6 +193,7 @@ impl EngineWorld {
 
     /// Carries out what leaves the core, and checks its tables.
     fn follow_up(&mut self) {
+        self.remove_spawned_jobs();
         let (answers, reports) = self.engine.take_push_record();
         self.truth.signalled.extend(self.host.take_signalled());
         for command in self.engine.send_commands(&self.capture) {
@@ -218,6 +224,7 @@ impl EngineWorld {
                     self.finishes.check_closed(source);
                     self.jobs.closed(source);
                 }
+                SentCommand::Left { tool, claimed } => self.note_left(tool, &claimed),
                 SentCommand::Delivered { source, lost, bytes } => self.truth.record(source, lost, &bytes),
                 command => self.note_stdin_command(command),
             }
@@ -236,8 +243,10 @@ impl EngineWorld {
         for (processes, signal) in self.host.take_promised() {
             self.note_signals(&processes, signal);
         }
+        self.note_spawns();
         self.note_queries();
         self.check_logs();
+        self.check_exchanges();
         self.engine.check();
         self.check_refusals();
         self.check_ends();
@@ -381,11 +390,16 @@ impl EngineWorld {
 
     /// Lets time pass.
     fn advance(&mut self, by: Duration) {
-        // A turn of the driver before it sleeps.
-        self.engine.set_time(self.now);
-        self.follow_up();
+        // A turn of the driver before it sleeps, and another one for what was removed then.
+        for _ in 0..if self.setting.subject == Subject::Clients { 2 } else { 1 } {
+            self.note_parents();
+            self.engine.set_time(self.now);
+            self.follow_up();
+            self.check_spawns();
+        }
         self.now += by;
         self.engine.set_time(self.now);
+        self.truth.exchanges.tick(self.now);
         self.finishes.tick(self.now);
         self.check_early_ends();
         self.forget_ended();

@@ -33,7 +33,7 @@ struct Options {
     #[command(flatten)]
     subject: SubjectOption,
     /// Run a front end with agents: on small random sets of nodes, or on that of --nodes.
-    #[arg(long, conflicts_with_all = ["streams", "engine", "embedder", "host"])]
+    #[arg(long, conflicts_with_all = ["streams", "engine", "embedder", "host", "clients"])]
     agents: bool,
     #[command(flatten)]
     shape: Shape,
@@ -55,12 +55,24 @@ struct SubjectOption {
     /// Run the engine's core with its tools, an embedder and a host that answers queries.
     #[arg(long)]
     host: bool,
+    /// Run the engine's core with its tools, an embedder, jobs that clients spawn, and ranks that exchange
+    /// values.
+    #[arg(long)]
+    clients: bool,
 }
 
 /// What the runs of successive seeds are about. Half of them are of streams, because these take a
 /// quarter of the time of the others.
-const SUBJECTS: [Subject; 6] =
-    [Subject::Streams, Subject::Engine, Subject::Streams, Subject::Embedder, Subject::Streams, Subject::Host];
+const SUBJECTS: [Subject; 8] = [
+    Subject::Streams,
+    Subject::Engine,
+    Subject::Streams,
+    Subject::Embedder,
+    Subject::Streams,
+    Subject::Host,
+    Subject::Streams,
+    Subject::Clients,
+];
 
 /// The nodes that are run once, and their cost printed.
 #[derive(Args)]
@@ -162,6 +174,7 @@ impl SubjectOption {
             SubjectOption { engine: true, .. } => Subject::Engine,
             SubjectOption { embedder: true, .. } => Subject::Embedder,
             SubjectOption { host: true, .. } => Subject::Host,
+            SubjectOption { clients: true, .. } => Subject::Clients,
             _ => SUBJECTS[(seed % SUBJECTS.len() as u64) as usize],
         }
     }

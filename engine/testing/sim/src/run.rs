@@ -84,7 +84,7 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<Outcome,
                 let (summary, word) = if setting.ends_early { world.end_engine() } else { world.settle() };
                 (summary, Counts::default(), word)
             }
-            Subject::Engine | Subject::Embedder | Subject::Host => {
+            Subject::Engine | Subject::Embedder | Subject::Host | Subject::Clients => {
                 let mut world = EngineWorld::new(setting);
                 actions.for_each(|action| world.apply(*action));
                 world.settle()

@@ -80,6 +80,10 @@ pub enum Kind {
     Query,
     /// A tool or the embedder logs a message for a process.
     Log,
+    /// A rank publishes, looks up or removes values, or is the first of a group.
+    Exchange,
+    /// A tool or a rank spawns a job, or a start comes to its end.
+    Spawn,
 }
 
 /// What runs.
@@ -95,12 +99,15 @@ pub enum Subject {
     /// The same, with ranks whose exit statuses are unknown, a host that answers queries with rows and
     /// values, and messages that are logged for remote ranks.
     Host,
+    /// The engine with all of [`Subject::Embedder`], ranks that exchange values, and jobs that tools and
+    /// ranks spawn.
+    Clients,
 }
 
 impl Subject {
     /// Returns whether there is an embedder that does more than start jobs.
     pub fn has_embedder(self) -> bool {
-        matches!(self, Subject::Embedder | Subject::Host)
+        matches!(self, Subject::Embedder | Subject::Host | Subject::Clients)
     }
 }
 
@@ -162,6 +169,9 @@ const EMBEDDER: &[(Kind, u64)] = &[(Kind::Mpi, 40), (Kind::Flow, 16), (Kind::Emb
 
 /// The kinds that only runs of [`Subject::Host`] have besides, with their weights.
 const HOST: &[(Kind, u64)] = &[(Kind::Query, 40), (Kind::Log, 40)];
+
+/// The kinds that only runs of [`Subject::Clients`] have besides, with their weights.
+const CLIENTS: &[(Kind, u64)] = &[(Kind::Exchange, 60), (Kind::Spawn, 60), (Kind::Kill, 4)];
 
 /// One decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +260,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         Subject::Engine => ENGINE.to_vec(),
         Subject::Embedder => [ENGINE, EMBEDDER].concat(),
         Subject::Host => [ENGINE, EMBEDDER, HOST].concat(),
+        Subject::Clients => [ENGINE, EMBEDDER, CLIENTS].concat(),
     };
     for (index, (kind, weight)) in kinds.iter().enumerate() {
         let factor = rng.pick(if index < ALWAYS { &[1, 4, 4, 16] } else { &[0, 1, 4, 16] });
@@ -277,7 +288,30 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         setting.limits = small_limits(&mut rng);
     }
     setting.leaves_paused = rng.chance(128);
+    if subject == Subject::Clients && rng.chance(128) {
+        limit_clients(&mut setting.limits, &mut rng);
+    }
     (setting, script)
+}
+
+/// Sets limits on what ranks hold. A run reaches some of them, because they are small.
+fn limit_clients(limits: &mut Limits, rng: &mut Rng) {
+    use QuotaScope::{Engine, Tool, User};
+    let small = [
+        (Quota::Published, User, [1, 3, 6]),
+        (Quota::PublishedBytes, User, [10, 20, 40]),
+        (Quota::AwaitedKeys, Tool, [1, 2, 3]),
+        (Quota::AwaitedKeys, User, [1, 2, 3]),
+        (Quota::Groups, User, [1, 2, 3]),
+        (Quota::SpawnedJobs, Engine, [1, 2, 3]),
+        (Quota::SpawnedRanks, Engine, [2, 3, 5]),
+        (Quota::EndedSpawnedJobs, Engine, [1, 1, 2]),
+    ];
+    for (quota, scope, values) in small {
+        if rng.chance(128) {
+            limits.quotas.set(quota, scope, rng.pick(&values));
+        }
+    }
 }
 
 /// Returns limits. A run reaches some of them, because they are small. The seeds that found defects

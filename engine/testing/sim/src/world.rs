@@ -114,6 +114,8 @@ impl World {
             | Kind::Flow
             | Kind::Embedder
             | Kind::Query
+            | Kind::Exchange
+            | Kind::Spawn
             | Kind::Log => {}
         }
         self.serve_prompt();

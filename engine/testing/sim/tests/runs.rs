@@ -14,8 +14,16 @@ const COVERED: &[(&str, &str)] = &[
     ("capture", "kept"),
     ("end of a job", "merged"),
     ("end of a job", "single"),
+    ("exchange", "done"),
+    ("exchange", "found"),
+    ("exchange", "group"),
+    ("exchange", "numbered group"),
+    ("exchange", "refused"),
+    ("exchange", "timed out"),
     ("log", "done"),
     ("log", "failed"),
+    ("parent", "ended"),
+    ("parent", "failed"),
     ("pull", "denied"),
     ("pull", "granted"),
     ("push", "begun"),
@@ -45,20 +53,42 @@ const COVERED: &[(&str, &str)] = &[
     ("reached", "shed"),
     ("reached", "MAX_LOGS_PER_TOOL"),
     ("reached", "MAX_QUERIES_PER_TOOL"),
+    ("reached", "MAX_ENDED_SPAWNED_JOBS"),
+    ("refused", "MAX_AWAITED_KEYS_PER_TOOL"),
+    ("refused", "MAX_AWAITED_KEYS_PER_USER"),
+    ("refused", "MAX_GROUPS_PER_USER"),
     ("refused", "MAX_LOG_BYTES"),
     ("refused", "MAX_OWED_BYTES_PER_USER"),
+    ("refused", "MAX_PUBLISHED_BYTES_PER_USER"),
+    ("refused", "MAX_PUBLISHED_PER_USER"),
+    ("refused", "MAX_SPAWNED_JOBS"),
+    ("refused", "MAX_SPAWNED_RANKS"),
     ("signal", "refused"),
     ("signal", "sent"),
     ("slow targets", "reported"),
+    ("spawn", "answered"),
+    ("spawn", "failed"),
+    ("spawn", "refused"),
+    ("spawn", "removed"),
+    ("spawn", "started"),
+    ("spawn of a rank", "answered"),
+    ("spawn of a rank", "refused"),
+    ("spawner left", "claimed"),
+    ("spawner left", "unclaimed"),
     ("streams", "missed"),
 ];
 
 #[test]
 fn random_runs_with_faults_pass_all_checks() {
     let mut all = Counts::default();
-    for (subject, runs) in
-        [(Subject::Streams, 60), (Subject::Engine, 60), (Subject::Embedder, 60), (Subject::Host, 60)]
-    {
+    const RUNS: [(Subject, u64); 5] = [
+        (Subject::Streams, 60),
+        (Subject::Engine, 60),
+        (Subject::Embedder, 60),
+        (Subject::Host, 60),
+        (Subject::Clients, 120),
+    ];
+    for (subject, runs) in RUNS {
         let mut sum = Summary::default();
         for seed in 0..runs {
             let (summary, counts, _) = pass(subject, seed, 1000);
@@ -75,7 +105,7 @@ fn random_runs_with_faults_pass_all_checks() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for subject in [Subject::Streams, Subject::Engine, Subject::Embedder, Subject::Host] {
+    for subject in [Subject::Streams, Subject::Engine, Subject::Embedder, Subject::Host, Subject::Clients] {
         for seed in 100..105 {
             assert_eq!(pass(subject, seed, 500), pass(subject, seed, 500));
         }

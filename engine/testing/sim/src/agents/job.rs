@@ -64,6 +64,7 @@ impl FrontJob {
             host_stdin: false,
             host_queries: BTreeSet::new(),
             host_channels: BTreeSet::new(),
+            may_spawn: false,
             late_signals: false,
         };
         let began = Instant::now();

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use iof_capture::SourceId;
 use iof_core::{ClientId, Core, PageId, Peer, PeerId, Push, Registration, SharedMemory};
 
+use iof_proto::Quota;
+
 use super::peer_checks;
 
 /// Panics if the tables contradict each other. The host has not sent the
@@ -137,6 +139,11 @@ pub(super) fn remains_without_owed(core: &Core) -> Vec<String> {
     remains
 }
 
+/// Returns whether ranks may hold some of it after their end.
+fn may_last(quota: Quota) -> bool {
+    matches!(quota, Quota::Published | Quota::PublishedBytes)
+}
+
 /// Returns the names of the tables that are not empty.
 pub(super) fn remains(core: &Core) -> Vec<String> {
     let (for_counters, for_host) = core.queries.waiting_tools();
@@ -152,7 +159,8 @@ pub(super) fn remains(core: &Core) -> Vec<String> {
         ("demand", core.demand.is_empty()),
         ("pulls by call", core.pulls_by_call.is_empty()),
         ("owed answers", core.owed.is_empty()),
-        ("quotas", core.quotas.is_empty()),
+        // Some values last as long as the engine.
+        ("quotas", Quota::ALL.iter().all(|quota| may_last(*quota) || core.quotas.total(*quota) == 0)),
         ("stdin calls", core.stdin_calls.is_empty()),
         ("awaited answers", core.awaited.is_empty()),
         ("grace periods", core.graces.next_end().is_none()),

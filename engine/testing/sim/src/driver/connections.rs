@@ -89,6 +89,7 @@ impl SimulatedEngine {
             Ok(busy) => busy,
             Err(_) => {
                 self.core.disconnected(id);
+                self.note_left(id);
                 self.core.departed_received(id);
                 self.sockets.get_mut(&id).map(Socket::end);
                 true
@@ -125,6 +126,7 @@ impl SimulatedEngine {
                 self.core.handle(Input::Message { from: MessageOrigin::Tool(id), message }, self.now);
             self.note_commands();
             self.take_upcalls();
+            self.note_claims();
             // The next message may end what this one has begun.
             self.reached.add(limit_checks::check_limits(&self.core));
             handled?;

@@ -5,15 +5,16 @@ use std::mem;
 
 use iof_capture::{ProcessId, Signal};
 use iof_core::{
-    Call, DueUpcall, Ended, Grant, Input, PeerId, Receivers, SignalRequest, Sources, TakenCallback, Upcall,
+    Call, DueUpcall, Ended, Grant, Input, PeerId, Receivers, SignalRequest, Sources, SpawnRequest,
+    TakenCallback, Upcall,
 };
-use iof_proto::{Channels, Failure, Found, Info, Log, LogReport, Proc, Query, Status};
+use iof_proto::{Channels, Failure, Found, Info, JobSpec, Log, LogReport, Nspace, Proc, Query, Status};
 
 use super::{ConnectionId, SimulatedEngine};
 
 /// An upcall that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallToken(Call);
+pub struct CallToken(pub(super) Call);
 
 /// A call of the host.
 #[derive(Debug)]
@@ -75,6 +76,21 @@ pub enum HostCall {
     },
     /// The callback with this number is called.
     Called(u64),
+    /// A client wants to start a job.
+    Spawn {
+        /// The call.
+        call: CallToken,
+        /// The job.
+        request: Box<SpawnRequest>,
+        /// The run of its parent.
+        parent: Option<(Nspace, u64)>,
+    },
+    /// The driver starts a job.
+    Start(CallToken, Box<JobSpec>),
+    /// A job that was granted is not started.
+    Abandoned(Nspace),
+    /// The driver removes a job.
+    Remove(Nspace, u64),
 }
 
 /// The signals to remote ranks that the host has not sent.
@@ -107,10 +123,14 @@ impl SimulatedEngine {
                     let input = Input::SignalledElsewhere { request, signal, receivers };
                     let _ = self.core.handle(input, self.now);
                 }
-                // The host lets no tool start a job.
-                Upcall::Spawn { id, .. } => {
+                // The host of most runs lets no client start a job.
+                Upcall::Spawn { id, .. } if !self.may_spawn => {
                     let answer = Err(Failure::new(Status::ERR_NOT_SUPPORTED, "no spawn"));
                     let _ = self.core.handle(Input::SpawnAnswered { id, answer }, self.now);
+                }
+                Upcall::Spawn { id, request } => {
+                    let call = self.spawn_call(id, request);
+                    self.spawn_calls.push(call);
                 }
                 upcall => self.upcalls.push(DueUpcall::new(upcall, &self.memory)),
             }
@@ -123,6 +143,7 @@ impl SimulatedEngine {
         let entries = entries.map(|(_, entry)| HostCall::Log(CallToken(Call::Log(entry.step))));
         let mut calls: Vec<HostCall> = entries.collect();
         self.take_upcalls();
+        calls.append(&mut self.spawn_calls);
         for upcall in mem::take(&mut self.upcalls) {
             calls.extend(self.host_call(upcall));
             calls.extend(self.called.1.try_iter().map(HostCall::Called));
@@ -234,9 +255,10 @@ impl SimulatedEngine {
                 taken();
                 return None;
             }
-            Upcall::Spawn { .. } | Upcall::Start { .. } | Upcall::Abandoned(_) | Upcall::Remove(_) => {
-                return None;
-            }
+            Upcall::Spawn { id, request } => self.spawn_call(id, request),
+            Upcall::Start { id, spec } => HostCall::Start(CallToken(Call::Spawn(id)), spec),
+            Upcall::Abandoned(nspace) => HostCall::Abandoned(nspace),
+            Upcall::Remove(job) => HostCall::Remove(job.nspace, job.run),
         })
     }
 }

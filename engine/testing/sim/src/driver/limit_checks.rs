@@ -42,6 +42,8 @@ fn check_quotas(core: &Core, reached: &mut ReachedLimits) {
         // A pull of a simulated tool names two processes at most.
         Quota::Procs => 2,
         Quota::PushBytes => INLET,
+        // A simulated client spawns so many ranks at most.
+        Quota::SpawnedRanks => 3,
         Quota::OwedBytes => UPCALL_COST as u64,
         _ => 1,
     };

@@ -146,7 +146,7 @@ impl Configurations {
     }
 
     fn stream(&mut self, source: SourceId) -> &mut Configured {
-        self.streams.get_mut(&source).expect("a stream that was created")
+        self.streams.get_mut(&source).unwrap_or_else(|| panic!("{source:?} was not created"))
     }
 
     /// Notes that the core learns that a stream is complete.

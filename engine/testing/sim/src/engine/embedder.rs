@@ -44,7 +44,12 @@ impl EngineWorld {
             }
         }
         job.ends.reported(number, report);
-        self.engine.report_mpi(&job.nspace, job.run, Rank(number as u32), report);
+        let (nspace, run) = (job.nspace.clone(), job.run);
+        if let MpiReport::Aborted(_) = report {
+            // It has its effect at once, with all that is due then.
+            self.note_parents();
+        }
+        self.engine.report_mpi(&nspace, run, Rank(number as u32), report);
         self.follow_up();
         let job = self.job(actor).map(|index| &self.jobs.list[index]).filter(|job| job.registered);
         if let (MpiReport::Aborted(_), Some(job)) = (report, job) {
@@ -58,7 +63,12 @@ impl EngineWorld {
         let index = actor.checked_rem(withdrawn.len()).filter(|_| rng.chance(64));
         if let Some((Proc { nspace, rank }, run)) = index.map(|index| withdrawn[index].clone()) {
             let reports = [MpiReport::Initialized, MpiReport::Finalized, MpiReport::Aborted(1)];
-            self.engine.report_mpi(&nspace, run, rank, rng.pick(&reports));
+            let report = rng.pick(&reports);
+            let is_there = self.jobs.list.iter().any(|job| job.run == run);
+            if matches!(report, MpiReport::Aborted(_)) && is_there {
+                self.note_parents();
+            }
+            self.engine.report_mpi(&nspace, run, rank, report);
         }
     }
 

@@ -58,6 +58,8 @@ pub struct Ends {
     failed: Vec<Rank>,
     /// The first rank that has called `MPI_Abort`, with its code.
     abort: Option<(Rank, i32)>,
+    /// Whether it is to end with its parent.
+    parent_ended: bool,
     /// Why the engine has ended the job.
     early_end: Option<EndCause>,
 }
@@ -66,7 +68,16 @@ impl Ends {
     /// Describes a job without ranks.
     pub fn new(kill_on: KillOnBadExit, timeout: Option<Instant>) -> Ends {
         let (ranks, failed) = (Vec::new(), Vec::new());
-        Ends { kill_on, timeout, ranks, starting: Phase::Before, failed, abort: None, early_end: None }
+        Ends {
+            kill_on,
+            timeout,
+            ranks,
+            starting: Phase::Before,
+            failed,
+            abort: None,
+            parent_ended: false,
+            early_end: None,
+        }
     }
 
     /// Adds the rank that was being started.
@@ -89,6 +100,12 @@ impl Ends {
             MpiReport::Finalized => *phase = Phase::After,
             MpiReport::Aborted(code) => _ = self.abort.get_or_insert((Rank(rank as u32), code)),
         }
+    }
+
+    /// Notes that its parent has ended. A job that uses MPI ends only with one that has failed.
+    pub fn parent_ended(&mut self, has_failed: bool) {
+        let uses_mpi = self.ranks.iter().any(|rank| rank.phase != Phase::Before);
+        self.parent_ended |= has_failed || !uses_mpi;
     }
 
     /// Notes that a signal was sent to a rank.
@@ -201,8 +218,7 @@ impl Ends {
                 .ranks
                 .get(rank.0 as usize)
                 .is_some_and(|rank| rank.end.is_some() && self.is_missing(rank) != Some(false)),
-            // No simulated job has a parent.
-            (None, EndCause::ParentEnded) => false,
+            (None, EndCause::ParentEnded) => self.parent_ended,
             (None, EndCause::Timeout) => self.timeout.is_some_and(|timeout| timeout <= now),
         };
         assert!(is_right, "a job was ended because of {cause:?}: {self:?}");
@@ -235,6 +251,7 @@ impl Ends {
             return;
         }
         assert_eq!(self.abort, None, "an abort has not ended a job: {self:?}");
+        assert!(!self.parent_ended, "the end of its parent has not ended a job: {self:?}");
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
         assert!(!is_late, "a time limit has not ended a job: {self:?}");
         let waits = |rank: &RankModel| left(rank) && rank.phase == Phase::Inside;

@@ -34,7 +34,7 @@ impl EngineWorld {
     /// The exits of ranks are noticed, by the capture or by the embedder, who reports them. The
     /// statuses of some are lost, because other code of the embedder has waited for the ranks.
     pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
-        let EngineWorld { jobs, engine, now, finishes, .. } = self;
+        let EngineWorld { jobs, engine, now, finishes, truth, .. } = self;
         let (runs, loses) = (!self.capture.has_ended(), self.setting.subject == Subject::Host);
         let statuses: &[i32] =
             if self.setting.subject.has_embedder() { &[0, 0, 0, 256, 9, 15] } else { &[0, 0, 0, 256, 9] };
@@ -52,6 +52,8 @@ impl EngineWorld {
                     let status = status.ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD));
                     engine.captured(Event::Exited { process: rank.process, status });
                     finishes.exited(rank.process, *now);
+                    let is_last = engine.has_exited(&job.nspace);
+                    truth.exchanges.exited(job.run, (!is_last).then_some(Rank(number as u32)));
                 }
             }
         }

@@ -5,14 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{ProcessId, PushId, Signal};
-use iof_proto::{Channel, Channels, Failure, Proc, Query, Rank, Status};
+use iof_core::SpawnRequest;
+use iof_proto::{Channel, Channels, Failure, JobSpec, Nspace, Proc, Query, Rank, Status};
 
 use super::queries::{HostAnswer, number_of, values_of_host};
 use super::stdins::HostStdin;
-use crate::driver::{CallToken, ConnectionId, HostCall, SimulatedEngine};
+use crate::driver::{CallToken, ConnectionId, HostCall, SimulatedEngine, spawn_words};
 use crate::rng::Rng;
 
 type Source = (Proc, Channel);
+
+/// A job that a client wants to start, with the run of its parent.
+pub type SpawnCall = (CallToken, Box<SpawnRequest>, Option<(Nspace, u64)>);
 
 /// A call without an answer.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ enum Waiting {
     /// A part of a query.
     Query(CallToken, Vec<Query>),
     Other(CallToken),
+    /// A job that a client wants to start.
+    Spawn(CallToken, Box<JobSpec>),
     /// A signal, with the request of a tool that it stems from.
     Signal(u64, (ConnectionId, u32)),
 }
@@ -63,6 +69,14 @@ pub struct Host {
     signalled: Vec<((ConnectionId, u32), usize)>,
     /// The queries with a number that it was asked.
     queries: Vec<(u32, Vec<Query>)>,
+    /// The jobs that clients want to start, with the runs of their parents, and its answers.
+    spawns: Vec<SpawnCall>,
+    spawn_answers: Vec<(CallToken, bool)>,
+    /// The jobs that the engine starts and removes.
+    starts: Vec<(CallToken, Box<JobSpec>)>,
+    removals: Vec<(Nspace, u64)>,
+    /// The jobs that it has granted and that are not started.
+    abandoned: Vec<Nspace>,
     /// Its answers to such queries.
     answers: Vec<(u32, HostAnswer)>,
 }
@@ -124,6 +138,13 @@ impl Host {
                     self.queries.extend(number_of(&queries).map(|number| (number, queries.clone())));
                     self.waits(Waiting::Query(call, queries));
                 }
+                HostCall::Spawn { call, request, parent } => {
+                    self.waits(Waiting::Spawn(call, Box::new(request.spec.clone())));
+                    self.spawns.push((call, request, parent));
+                }
+                HostCall::Start(call, spec) => self.starts.push((call, spec)),
+                HostCall::Abandoned(nspace) => self.abandoned.push(nspace),
+                HostCall::Remove(nspace, run) => self.removals.push((nspace, run)),
                 HostCall::Log(call) => self.waits(Waiting::Other(call)),
             }
         }
@@ -131,7 +152,9 @@ impl Host {
 
     fn waits(&mut self, call: Waiting) {
         self.calls += 1;
-        let ignores = self.silent && self.calls.is_multiple_of(4);
+        // A rank does not leave, so the job would be started at the end of the run.
+        let is_of_rank = matches!(&call, Waiting::Spawn(_, spec) if spawn_words(spec).is_some_and(|(kind, ..)| kind == "rank"));
+        let ignores = self.silent && self.calls.is_multiple_of(4) && !is_of_rank;
         if ignores { &mut self.ignored } else { &mut self.waiting }.push(call);
     }
 
@@ -195,6 +218,32 @@ impl Host {
     /// Returns its answers to such queries since the last call.
     pub fn take_answers(&mut self) -> Vec<(u32, HostAnswer)> {
         std::mem::take(&mut self.answers)
+    }
+
+    /// Returns the jobs that clients want to start, since the last call.
+    pub fn take_spawns(&mut self) -> Vec<SpawnCall> {
+        std::mem::take(&mut self.spawns)
+    }
+
+    /// Returns the requests for jobs that it has answered since the last call, and whether it has
+    /// granted them.
+    pub fn take_spawn_answers(&mut self) -> Vec<(CallToken, bool)> {
+        std::mem::take(&mut self.spawn_answers)
+    }
+
+    /// Returns the jobs that the engine starts, since the last call.
+    pub fn take_starts(&mut self) -> Vec<(CallToken, Box<JobSpec>)> {
+        std::mem::take(&mut self.starts)
+    }
+
+    /// Returns the jobs that it has granted and that are not started, since the last call.
+    pub fn take_abandoned(&mut self) -> Vec<Nspace> {
+        std::mem::take(&mut self.abandoned)
+    }
+
+    /// Returns the jobs that the engine removes, since the last call.
+    pub fn take_removals(&mut self) -> Vec<(Nspace, u64)> {
+        std::mem::take(&mut self.removals)
     }
 
     fn pushes_of(&self, source: &Proc) -> Vec<u64> {
@@ -305,6 +354,10 @@ impl Host {
                 self.answers.extend(number.map(|number| (number, answer.clone())));
                 engine.answer_query(call, answer);
                 call
+            }
+            Waiting::Spawn(call, spec) => {
+                self.spawn_answers.push((call, grants));
+                return engine.answer_spawn(call, answer.map(|()| *spec));
             }
             Waiting::Approve(call) | Waiting::Other(call) => {
                 engine.answer(call, answer);

@@ -60,7 +60,8 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
             log: Log::to(["pmix.log.stdout", "pmix.log.lsys", "theirs"], "hostile\n"),
         },
         13 => {
-            let spec = JobSpec::new(name(rng.index(4)), vec![App::new("true", [""; 0])]);
+            let spec =
+                JobSpec::new(name(rng.index(4)), vec![App::new(format!("hostile 0 {}", tool.id), [""; 0])]);
             FromTool::Spawn { request, spawn: Box::new(Spawn::new(spec)) }
         }
         _ => FromTool::Signal { request, procs: procs(rng), signal: rng.below(70) as i32 },

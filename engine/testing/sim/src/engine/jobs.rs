@@ -14,7 +14,7 @@ use super::EngineWorld;
 use super::configurations::{JobOptions, LEAST_CACHE};
 use super::ends::Ends;
 use crate::bytes;
-use crate::driver::{NewJob, RankSignals, RankStdin};
+use crate::driver::{CallToken, NewJob, RankSignals, RankStdin};
 use crate::rng::Rng;
 
 mod starts;
@@ -75,6 +75,8 @@ pub struct Job {
     /// Its name.
     pub nspace: Nspace,
     pub run: u64,
+    /// The request of a client for it.
+    pub spawn: Option<CallToken>,
     config: StreamConfig,
     /// The channels that the embedder's own tools receive.
     pub forward: Channels,
@@ -235,13 +237,21 @@ impl EngineWorld {
         if self.setting.subject.has_embedder() && rng.chance(96) {
             new.kill_on_bad_exit = KillOnBadExit::Signal;
         }
-        let Some(run) = self.engine.begin(&new, &[]) else { return };
-        let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
+        if let Some(run) = self.engine.begin(&new, &[]) {
+            self.add_job(&new, run, None);
+        }
+    }
+
+    /// Adds a job that has begun, possibly for a client.
+    pub(super) fn add_job(&mut self, new: &NewJob, run: u64, spawn: Option<CallToken>) {
+        let NewJob { nspace, directives: Directives { drop, forward, cache_size, .. }, .. } = new;
+        let known = self.jobs.list.iter().position(|job| job.nspace == *nspace);
         let policy = drop.unwrap_or(self.policy);
         let capacity = cache_size.map_or(self.setting.capacity, u64::from).max(LEAST_CACHE);
         let job = Job {
             nspace: nspace.clone(),
             run,
+            spawn,
             config: StreamConfig { capacity, policy },
             forward: forward.unwrap_or(Channels::ALL),
             forwards: forward.is_some(),
@@ -264,7 +274,7 @@ impl EngineWorld {
             assert!(old.run == run && new.elsewhere && !old.failed, "two jobs {nspace}");
             self.jobs.list[known] = job;
         } else {
-            self.truth.begin(&nspace, run);
+            self.truth.begin(nspace, run);
             self.jobs.list.push(job);
         }
     }
@@ -334,7 +344,8 @@ impl EngineWorld {
         let nspace = self.jobs.list[index].nspace.clone();
         if self.engine.remove(&nspace) {
             self.truth.remove(&nspace);
-            self.jobs.list.remove(index);
+            let job = self.jobs.list.remove(index);
+            self.truth.exchanges.exited(job.run, None);
         }
     }
 

@@ -20,6 +20,7 @@ pub enum Limited {
     Push,
     Query,
     Log,
+    Spawn,
 }
 
 /// Returns the limit for which a request was refused, if there is one.
@@ -29,6 +30,7 @@ fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<&'st
         Limited::Pull => &[Quota::Registrations, Quota::Procs, Quota::OwedBytes],
         Limited::Push => &[Quota::Pushes, Quota::PushBytes],
         Limited::Query => &[Quota::Queries, Quota::OwedBytes],
+        Limited::Spawn => &[Quota::SpawnedJobs, Quota::SpawnedRanks, Quota::OwedBytes],
         Limited::Log => &[Quota::Logs, Quota::LogBytes, Quota::OwedBytes],
     };
     let is_meant = |quota: Quota, QuotaLimit { name, scope, .. }: &QuotaLimit| {

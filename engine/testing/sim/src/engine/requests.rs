@@ -66,11 +66,16 @@ impl EngineWorld {
     /// A tool pulls.
     pub(super) fn pull(&mut self, actor: usize, rng: &mut Rng) {
         let Some(index) = self.honest_tool(actor) else { return };
+        let procs = (0..=rng.below(2)).map(|_| proc(rng)).collect();
+        self.pull_procs(index, procs, rng);
+    }
+
+    /// A tool pulls processes.
+    pub(super) fn pull_procs(&mut self, index: usize, procs: Vec<Proc>, rng: &mut Rng) {
         let (engine, tool) = (&mut self.engine, &mut self.tools[index]);
         if tool.registrations.len() + tool.requests.len() >= MAX_REGISTRATIONS {
             return;
         }
-        let procs: Vec<Proc> = (0..=rng.below(2)).map(|_| proc(rng)).collect();
         let past =
             procs.iter().map(|proc| (proc.nspace.clone(), self.truth.past_runs(&proc.nspace))).collect();
         let channels = rng.pick(&[Channels::ALL, Channels::STDOUT, Channels::STDOUT | Channels::STDERR]);
@@ -104,6 +109,19 @@ impl EngineWorld {
         let backlog = start == Start::Oldest;
         let asked = iof_tool::Pull { procs, channels, backlog, persistent, directives };
         tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));
+    }
+
+    /// A tool spawns a job, or pulls one that it has spawned.
+    pub(super) fn spawn_of_tool(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.honest_tool(actor) else { return };
+        let tool = &mut self.tools[index];
+        if let Some(nspace) = self.truth.spawns.last_of(tool.id)
+            && rng.chance(160)
+        {
+            return self.pull_procs(index, vec![Proc::all(nspace)], rng);
+        }
+        let (number, spawn) = self.truth.spawns.of_tool(tool.id, rng);
+        tool.request(&mut self.engine, Request::Spawn(number), |side| side.spawn(&spawn));
     }
 
     /// A tool ends a registration.

@@ -13,6 +13,7 @@ use crate::counts::Counts;
 use crate::driver::ConnectionId;
 use crate::kernel::Mood;
 use crate::rng::Rng;
+use crate::script::Subject;
 use crate::tool::Summary;
 
 /// Rounds within which everything must end.
@@ -46,6 +47,7 @@ impl EngineWorld {
             let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
             let are_idle = world.tools.iter().all(idle) && !world.host.has_callbacks();
             let are_idle = world.setting.silent_host || are_idle;
+            let are_idle = are_idle && world.truth.spawns.are_settled();
             world.jobs.list.iter().all(|job| ended(&job.nspace)) && are_idle
         });
         if self.setting.silent_host {
@@ -80,8 +82,9 @@ impl EngineWorld {
             self.settle_round();
         }
         self.host.check_idle();
+        self.truth.exchanges.check_end();
         let remains = self.engine.remains();
-        assert!(remains.is_empty(), "left at the end: {remains:?}");
+        assert!(remains.is_empty(), "left at the end: {remains:?} {:?}", self.truth.spawns);
         assert_eq!(self.engine.next_deadline(), None, "a time to wake up at is left");
         assert_eq!(self.memory.rings(), self.rings_before, "rings are left");
         self.count_reached();
@@ -210,6 +213,10 @@ impl EngineWorld {
         self.advance(Duration::from_millis(20));
         self.host.answer_all(&mut self.engine);
         self.note_queries();
+        if self.setting.subject == Subject::Clients {
+            self.follow_up();
+            self.settle_spawns(rng);
+        }
         for index in (0..self.tools.len()).rev() {
             // Several may be forgotten at once.
             let Some(tool) = self.tools.get_mut(index) else { continue };

@@ -48,6 +48,8 @@ pub enum Request {
     /// predicted.
     Signal(Vec<Proc>, i32),
     Push(PushPlan),
+    /// With its number.
+    Spawn(usize),
     /// With the number of its push.
     SlowTargets(u32),
 }

@@ -8,8 +8,10 @@ use iof_proto::{Answer, Failure, Nspace, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
 use super::configurations::Configurations;
+use super::exchanges::Exchanges;
 use super::logs::Messages;
 use super::queries::Queries;
+use super::spawns::Spawns;
 use super::stdins::Stdins;
 use crate::bytes;
 use crate::driver::{ConnectionId, Limits};
@@ -72,6 +74,10 @@ pub struct Truth {
     pub messages: Messages,
     /// The queries of tools.
     pub queries: Queries,
+    /// The jobs that clients spawn.
+    pub spawns: Spawns,
+    /// What ranks have published.
+    pub exchanges: Exchanges,
     /// The configurations of streams.
     pub configurations: Configurations,
     /// The pushes, and the stdin of local ranks.

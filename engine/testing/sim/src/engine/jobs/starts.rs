@@ -174,11 +174,16 @@ impl EngineWorld {
         job.registered = true;
         job.launching = 0..0;
         let nspace = job.nspace.clone();
+        if let Some(call) = job.spawn {
+            let run = (!job.failed).then_some(job.run);
+            self.truth.spawns.registered(call, run);
+        }
         self.engine.all_registered(&nspace);
         if self.engine.job(&nspace).is_none() {
             // It has no ranks and no output, so it is as if it had not begun.
             self.truth.withdraw(&nspace);
-            self.jobs.list.remove(index);
+            let job = self.jobs.list.remove(index);
+            self.truth.exchanges.exited(job.run, None);
         }
     }
 }

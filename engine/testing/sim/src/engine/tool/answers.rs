@@ -4,6 +4,7 @@ use iof_tool::Reply;
 use iof_tool::test_utils::Delivered;
 
 use super::{Request, Tool};
+use crate::driver::OWN_USER;
 use crate::engine::limits::Limited;
 use crate::engine::pusher::Push;
 use crate::engine::registration::{Closing, Registration};
@@ -70,6 +71,12 @@ impl Tool {
                     .into_iter()
                     .for_each(|failure| self.check_refused_query(failure, truth));
                 number.into_iter().for_each(|number| truth.check_query(number, &result));
+            }
+            (Request::Spawn(number), Reply::Spawned(result)) => {
+                self.counts.count("spawn", if result.is_ok() { "answered" } else { "refused" });
+                result.iter().for_each(|_| assert_eq!(self.uid, OWN_USER, "a job of another user"));
+                result.as_ref().err().map(|failure| self.is_limited(Limited::Spawn, failure, truth));
+                truth.spawns.check(number, &result);
             }
             (Request::SlowTargets(push), Reply::SlowTargets(result)) => {
                 self.counts.count("slow targets", "reported");
