@@ -6,10 +6,10 @@ use iof_shm_ring::Start;
 use crate::Core;
 use crate::clients::owed::{size_of_infos, size_of_procs};
 use crate::ids::{Call, PeerId};
-
 use crate::tools::demand::{CallId, Sources, Ticket};
 use crate::tools::peer::Peer;
 use crate::tools::pull::{Pull, RegisteredPull};
+use crate::tools::registration::Registration;
 use crate::upcall::Upcall;
 
 impl Core {
@@ -103,9 +103,6 @@ impl Core {
         let Some(handler) = self.tools.get(&peer_id).map(Peer::next_handler) else {
             return self.end_registration(registration);
         };
-        if registration.start() == Start::Oldest {
-            self.spawns.claim(peer_id, registration.jobs());
-        }
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
             let ended = self.tools.remove_registration(peer_id, handler);
@@ -114,6 +111,9 @@ impl Core {
         }
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.use_handler(handler);
+            let claims =
+                peer.registration(handler).filter(|registration| registration.start() == Start::Oldest);
+            self.spawns.claim(peer_id, claims.into_iter().flat_map(Registration::jobs));
         }
     }
 

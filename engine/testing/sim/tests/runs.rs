@@ -206,6 +206,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a push to several remote ranks was refused as if one of them had as many as its limit",
     ),
+    (
+        Subject::Clients,
+        30_080,
+        2000,
+        "a tool whose pull was refused for lack of readers counted as registered for a job that it had spawned",
+    ),
     (Subject::Embedder, 31_227, 2000, "the simulator judged a close by ends that the engine did not know"),
     (
         Subject::Embedder,
