@@ -282,6 +282,12 @@ impl BatchReader {
         self.tool.session.feeds.activate(stream);
     }
 
+    /// Returns whether a stream comes by a [`DirectInput`](crate::DirectInput). No stream with older
+    /// bytes of its process is announced later.
+    pub fn is_direct(&self, stream: FeedId) -> bool {
+        self.tool.session.feeds.get(stream).is_some_and(Feed::is_direct)
+    }
+
     /// Returns the output channels whose streams may be announced later; none if all streams were
     /// announced.
     pub fn unannounced(&self) -> Channels {

@@ -126,6 +126,7 @@
 
 mod adaptive_polling;
 mod batch_reader;
+mod direct;
 mod error;
 mod lines;
 mod link;
@@ -141,6 +142,7 @@ mod tool;
 mod wakeup;
 
 pub use batch_reader::{BatchReader, Peeked, PollReady};
+pub use direct::{DirectBytes, DirectInput, DirectItem};
 pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
 pub use iof_proto::limits::HANDSHAKE_LIMIT;
 pub use iof_shm_ring::{Behind, Gap, Interaction, LastRead, Stepper};

@@ -17,6 +17,7 @@ use self::feeds::{Feeds, Settled};
 use self::registration::{Closing, Registration};
 use self::reply::Reply;
 use self::request::{Request, Requests};
+use crate::direct::DirectSource;
 use crate::error::{LostError, RequestError};
 use crate::link::Received;
 use crate::push::Pushing;
@@ -40,6 +41,8 @@ pub(crate) struct Session {
     room: Option<Arc<Ringer>>,
     pub registrations: BTreeMap<u32, Registration>,
     pub feeds: Feeds,
+    /// The streams without rings, with the registration that they belong to.
+    pub direct: Option<DirectSource>,
     /// The pushes, by their numbers.
     pub pushes: BTreeMap<u32, Pushing>,
     pub requests: Requests,
@@ -66,6 +69,7 @@ impl Session {
             room,
             registrations: BTreeMap::new(),
             feeds: Feeds::default(),
+            direct: None,
             pushes: BTreeMap::new(),
             requests: Requests::default(),
             events: VecDeque::new(),
@@ -82,6 +86,15 @@ impl Session {
     /// Activates the feeds whose ready bits are set.
     pub(crate) fn take_ready(&mut self) {
         self.feeds.take_ready(&self.page);
+    }
+
+    /// Takes what was pushed of streams without rings.
+    pub(crate) fn take_direct(&mut self) {
+        let Some(DirectSource { queue, handler, nspace, taken }) = &mut self.direct else { return };
+        *taken = queue.take(mem::take(taken));
+        for (rank, channel, item) in taken.drain(..) {
+            self.feeds.push_direct((*handler, nspace), (rank, channel), item);
+        }
     }
 
     /// Removes and returns the messages that are to be sent, in this order.
@@ -161,7 +174,7 @@ impl Session {
     /// have drained theirs.
     pub(crate) fn settle(&mut self) -> ReadSince {
         let Settled { drained, over, read, percent } = self.feeds.settle();
-        let slots: Vec<u32> = over.iter().map(|feed| feed.reader_id().into()).collect();
+        let slots: Vec<u32> = over.iter().filter_map(|feed| feed.reader_id().map(u32::from)).collect();
         let ended: Vec<(u32, Nspace, u64)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
         // The readers are dropped first: once the engine is notified, their rings must not be

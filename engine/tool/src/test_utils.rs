@@ -335,7 +335,7 @@ impl<F: BorrowMut<Feeds>> ReadingSide<F> {
     pub fn settle(&mut self) -> Requests {
         let Settled { drained, over, .. } = self.feeds.borrow_mut().settle();
         let drained_streams =
-            over.iter().map(|feed| (feed.reader_id(), feed.handler(), feed.info())).collect();
+            over.iter().filter_map(|feed| Some((feed.reader_id()?, feed.handler(), feed.info()))).collect();
         Requests { follow: drained, drained: drained_streams }
     }
 

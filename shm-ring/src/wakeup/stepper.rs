@@ -24,7 +24,7 @@ impl Stepper {
     }
 
     /// Performs the step. Returns whether the reader may continue to sleep.
-    pub(crate) fn step(&self) -> bool {
+    pub fn step(&self) -> bool {
         self.0.get().is_some_and(|step| step())
     }
 }

@@ -34,7 +34,7 @@ impl PrinterTask {
     /// place. The engine announces the streams of a process one after the other, and the process
     /// may write meanwhile.
     pub(super) fn misses_siblings(&mut self, reader: &BatchReader, id: FeedId) -> bool {
-        let is_sole = self.stream(id).is_some_and(|stream| stream.sole);
+        let is_sole = reader.is_direct(id) || self.stream(id).is_some_and(|stream| stream.sole);
         let PrinterTask { siblings, destination, .. } = self;
         !is_sole && !siblings.is_whole(id, || unannounced(reader, destination))
     }

@@ -7,6 +7,8 @@ use std::time::Instant;
 use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Attached, Behind, Gap, LastRead, OpenError, Peek, Reader, ReaderId, ReaderPage, Start};
 
+use crate::direct::{DirectItem, DirectReader};
+
 /// The next item of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
@@ -62,6 +64,22 @@ fn follow(reader: &mut Reader, ring: Attached) -> Result<(), OpenError> {
     unsafe { reader.follow(ring) }
 }
 
+/// Where a feed reads from.
+enum Input {
+    Ring(Reader),
+    Direct(DirectReader),
+}
+
+/// Calls a method that both kinds of readers have.
+macro_rules! read {
+    ($input:expr, $reader:ident => $call:expr) => {
+        match $input {
+            Input::Ring($reader) => $call,
+            Input::Direct($reader) => $call,
+        }
+    };
+}
+
 /// The reading side of one stream of one registration.
 ///
 /// Invariant: `delivered + lost` equals what the source has produced between the beginning of the
@@ -73,7 +91,7 @@ pub(crate) struct Feed {
     logged: bool,
     /// The number of the source's job among those of its name.
     run: u64,
-    reader: Reader,
+    input: Input,
     next: VecDeque<Attached>,
     state: State,
     flush: Flush,
@@ -122,7 +140,17 @@ enum State {
 }
 
 impl Feed {
+    /// Returns the feed of a stream that is read from rings, the first of which `reader` reads.
     pub(crate) fn new(handler: u32, stream: StreamInfo, reader: Reader) -> Self {
+        Feed::over(handler, stream, Input::Ring(reader))
+    }
+
+    /// Returns the feed of a stream that another thread of this process pushes.
+    pub(crate) fn direct(handler: u32, stream: StreamInfo) -> Self {
+        Feed::over(handler, stream, Input::Direct(DirectReader::default()))
+    }
+
+    fn over(handler: u32, stream: StreamInfo, input: Input) -> Self {
         let StreamInfo { source, channel, logged, run } = stream;
         Feed {
             handler,
@@ -130,7 +158,7 @@ impl Feed {
             channel,
             logged,
             run,
-            reader,
+            input,
             next: VecDeque::new(),
             state: State::Open,
             flush: Flush::No,
@@ -164,14 +192,16 @@ impl Feed {
 
     /// Returns whether the next item is bytes, and neither a gap nor an end follows them.
     pub(crate) fn has_only_bytes(&self) -> bool {
-        self.state == State::Open && self.flush == Flush::No && self.reader.has_only_bytes()
+        self.state == State::Open
+            && self.flush == Flush::No
+            && read!(&self.input, reader => reader.has_only_bytes())
     }
 
     fn peek(&mut self) -> Item {
         loop {
-            match self.reader.peek() {
+            match read!(&mut self.input, reader => reader.peek()) {
                 Peek::Bytes if self.is_flushed() => {
-                    self.reader.release();
+                    self.release();
                     return Item::Flushed;
                 }
                 Peek::Bytes => return Item::Bytes,
@@ -180,8 +210,9 @@ impl Feed {
                 Peek::Broken { missing } => return Item::Broken(missing),
                 end @ (Peek::Sealed | Peek::Gone) => {
                     // `follow` can't fail: the slot was checked when the message arrived.
-                    if let Some(next) = self.next.pop_front()
-                        && follow(&mut self.reader, next).is_ok()
+                    if let Input::Ring(reader) = &mut self.input
+                        && let Some(next) = self.next.pop_front()
+                        && follow(reader, next).is_ok()
                     {
                         self.state = State::Open;
                         if self.flush == Flush::Generation {
@@ -210,32 +241,36 @@ impl Feed {
     /// complete groups or not, and none after it. If the tool is a generation behind, the position
     /// is determined when the tool reaches the next generation.
     pub(crate) fn flush(&mut self) {
-        self.reader.group(None);
-        self.flush = self.reader.newest().map_or(Flush::Generation, Flush::UpTo);
+        if let Input::Ring(reader) = &mut self.input {
+            reader.group(None);
+        }
+        self.flush = read!(&self.input, reader => reader.newest()).map_or(Flush::Generation, Flush::UpTo);
     }
 
     fn is_flushed(&self) -> bool {
-        matches!(self.flush, Flush::UpTo(end) if self.reader.position() >= end)
+        matches!(self.flush, Flush::UpTo(end) if self.position() >= end)
     }
 
     /// Returns the bytes that [`Feed::next`] found, contiguous and in place. They stay valid while
     /// they are borrowed, whatever the engine does.
     pub(crate) fn bytes(&self) -> &[u8] {
-        let bytes = self.reader.bytes();
+        let bytes = read!(&self.input, reader => reader.bytes());
         let Flush::UpTo(end) = self.flush else { return bytes };
-        let limit = usize::try_from(end.saturating_sub(self.reader.position())).unwrap_or(usize::MAX);
+        let limit = usize::try_from(end.saturating_sub(self.position())).unwrap_or(usize::MAX);
         bytes.get(..limit).unwrap_or(bytes)
     }
 
     /// Consumes the first `n` bytes (at most all), which counts them as delivered.
     pub(crate) fn consume(&mut self, n: usize) {
-        self.reader.consume(n);
+        read!(&mut self.input, reader => reader.consume(n));
     }
 
     /// Permits the engine to overwrite the remaining bytes, if its policy is to do so. Otherwise
     /// they are found again.
     pub(crate) fn release(&mut self) {
-        self.reader.release();
+        if let Input::Ring(reader) = &mut self.input {
+            reader.release();
+        }
     }
 
     /// Returns whether the stream contains what was logged on behalf of the source.
@@ -264,43 +299,67 @@ impl Feed {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        let reader = &self.reader;
-        Counts { produced: reader.produced(), delivered: reader.delivered(), lost: reader.lost() }
+        read!(&self.input, reader => Counts {
+            produced: reader.produced(),
+            delivered: reader.delivered(),
+            lost: reader.lost(),
+        })
     }
 
     /// Returns when the byte at the reader's position was read from its source, see
     /// [`Reader::time`].
     pub(crate) fn time(&self) -> Option<u64> {
-        self.reader.time()
+        read!(&self.input, reader => reader.time())
     }
 
     /// Returns the newest read of the stream, see [`Reader::last_read`].
     pub(crate) fn last_read(&self) -> Option<LastRead> {
-        self.reader.last_read()
+        read!(&self.input, reader => reader.last_read())
     }
 
     /// Appends the offsets and times of the bytes, see [`Reader::times`].
     pub(crate) fn times(&self, times: &mut Vec<(u64, u64)>) {
         let first = times.len();
-        self.reader.times(times);
+        read!(&self.input, reader => reader.times(times));
         // The reader has borrowed more bytes than the feed returns if the feed ends before.
-        let end = self.reader.produced().saturating_add(self.bytes().len() as u64);
+        let end = self.counts().produced.saturating_add(self.bytes().len() as u64);
         let returned = times.iter().skip(first).take_while(|(offset, _)| *offset < end).count();
         times.truncate(first.saturating_add(returned));
     }
 
     /// Returns what follows [`Feed::bytes`].
     pub(crate) fn behind(&self) -> Behind {
-        let position = self.reader.position().saturating_add(self.bytes().len() as u64);
+        let position = self.position().saturating_add(self.bytes().len() as u64);
         match self.flush {
             Flush::UpTo(end) if position >= end => Behind::Nothing,
-            _ => self.reader.behind(),
+            _ => read!(&self.input, reader => reader.behind()),
         }
     }
 
-    /// Returns the capacity of the stream's ring in bytes.
+    /// Returns the capacity of the stream's ring in bytes; 0 without a ring, whose bytes are not to
+    /// wait.
     pub(crate) fn capacity(&self) -> u64 {
-        self.reader.ring().capacity()
+        self.reader().map_or(0, |reader| reader.ring().capacity())
+    }
+
+    fn reader(&self) -> Option<&Reader> {
+        if let Input::Ring(reader) = &self.input { Some(reader) } else { None }
+    }
+
+    fn position(&self) -> u64 {
+        read!(&self.input, reader => reader.position())
+    }
+
+    /// Adds an item of a stream without rings.
+    pub(crate) fn push(&mut self, item: DirectItem) {
+        if let Input::Direct(reader) = &mut self.input {
+            reader.push(item);
+        }
+    }
+
+    /// Returns whether the stream has no rings.
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self.input, Input::Direct(_))
     }
 
     /// Leaves what was found unread: the feed is not peeked at again before there is more.
@@ -310,37 +369,40 @@ impl Feed {
 
     /// Returns the bytes consumed since the last call, and how many percent of the ring they were.
     pub(crate) fn take_read(&mut self) -> (u64, u64) {
-        let read = self.reader.delivered().saturating_sub(self.read_before);
-        self.read_before = self.reader.delivered();
-        let percent = read.saturating_mul(100).checked_div(self.reader.ring().capacity());
+        let delivered = self.counts().delivered;
+        let read = delivered.saturating_sub(self.read_before);
+        self.read_before = delivered;
+        let percent = read.saturating_mul(100).checked_div(self.capacity());
         (read, percent.unwrap_or(0))
     }
 
     /// Returns whether the writer waits for a reader, or the next generation has not arrived yet.
     pub(crate) fn is_stalled(&self) -> bool {
-        matches!(self.state, State::Drained | State::Requested) || self.reader.writer_waits()
+        matches!(self.state, State::Drained | State::Requested)
+            || self.reader().is_some_and(Reader::writer_waits)
     }
 
     /// Returns when to check again for bytes that are held back.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.reader.deadline()
+        self.reader().and_then(Reader::deadline)
     }
 
-    /// Returns the reader's id in the newest ring.
-    pub(crate) fn reader_id(&self) -> ReaderId {
-        self.next.back().map_or(self.reader.id(), |next| next.id)
+    /// Returns the reader's id in the newest ring; `None` without rings.
+    pub(crate) fn reader_id(&self) -> Option<ReaderId> {
+        self.next.back().map(|next| next.id).or(self.reader().map(Reader::id))
     }
 
     /// Returns the number of stored bytes that it has not read in its present ring.
     #[cfg(feature = "test-utils")]
     pub(crate) fn unread(&self) -> u64 {
-        self.reader.newest().map_or(0, |newest| newest.saturating_sub(self.reader.position()))
+        read!(&self.input, reader => reader.newest())
+            .map_or(0, |newest| newest.saturating_sub(self.position()))
     }
 
     /// Returns the rings that it reads now and later.
     #[cfg(feature = "test-utils")]
     pub(crate) fn rings(&self) -> impl Iterator<Item = &iof_shm_ring::Ring> {
-        std::iter::once(self.reader.ring()).chain(self.next.iter().map(|next| &*next.ring))
+        self.reader().map(Reader::ring).into_iter().chain(self.next.iter().map(|next| &*next.ring))
     }
 
     /// Queues the next generation, which is followed once this one is drained.
@@ -350,14 +412,15 @@ impl Feed {
 
     /// Returns the reader's id, once, if the engine must be asked for the next generation.
     pub(crate) fn take_drained(&mut self) -> Option<ReaderId> {
-        (self.state == State::Drained).then(|| {
-            self.state = State::Requested;
-            self.reader.id()
-        })
+        if self.state != State::Drained {
+            return None;
+        }
+        self.state = State::Requested;
+        self.reader().map(Reader::id)
     }
 
     pub(crate) fn engine_gone(&mut self) {
-        self.reader.set_writer_gone();
+        read!(&mut self.input, reader => reader.set_writer_gone());
     }
 
     /// Marks the feed as worth another peek, because there may be more to read.

@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use std::{fmt, mem};
 
+use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_shm_ring::{Attached, ReaderId, ReaderPage};
 
-use crate::session::feed::Feed;
+use crate::direct::DirectItem;
+use crate::session::feed::{Feed, StreamInfo};
 
 /// The id of one stream of one registration of a tool. It may be reused once the stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +30,8 @@ pub struct Feeds {
     free: Vec<FeedId>,
     /// The feeds by the ids of their readers in their newest rings.
     by_reader: HashMap<ReaderId, FeedId>,
+    /// The feeds without rings, which are of one job.
+    direct: HashMap<(Rank, Channel), FeedId>,
     /// The number of slots from the first to the last one used so far.
     slots: u32,
     /// The feeds that may have something to read.
@@ -64,7 +68,7 @@ impl Feeds {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_reader.is_empty()
+        self.len() == 0
     }
 
     /// Returns the feeds that may have something to read and were not found quiet since.
@@ -87,11 +91,33 @@ impl Feeds {
             self.feeds.push(None);
             FeedId(self.feeds.len().saturating_sub(1))
         });
-        self.by_reader.insert(feed.reader_id(), id);
+        match feed.reader_id() {
+            Some(reader) => self.by_reader.insert(reader, id),
+            None => self.direct.insert((feed.source().rank, feed.channel()), id),
+        };
         if let Some(entry) = self.feeds.get_mut(id.0) {
             *entry = Some(feed);
         }
         // Bytes may have been written before the engine could set this reader's ready bit.
+        self.activate(id);
+    }
+
+    /// Adds an item of a stream of `nspace` without rings, which belongs to the registration
+    /// `handler`.
+    pub(crate) fn push_direct(
+        &mut self,
+        (handler, nspace): (u32, &Nspace),
+        (rank, channel): (Rank, Channel),
+        item: DirectItem,
+    ) {
+        if !self.direct.contains_key(&(rank, channel)) {
+            let source = Proc { nspace: nspace.clone(), rank };
+            self.add(Feed::direct(handler, StreamInfo { source, channel, logged: false, run: 0 }));
+        }
+        let Some(&id) = self.direct.get(&(rank, channel)) else { return };
+        if let Some(feed) = self.get_mut(id) {
+            feed.push(item);
+        }
         self.activate(id);
     }
 
@@ -189,7 +215,10 @@ impl Feeds {
 
     fn remove(&mut self, id: FeedId) -> Option<Feed> {
         let feed = self.feeds.get_mut(id.0)?.take()?;
-        self.by_reader.remove(&feed.reader_id());
+        match feed.reader_id() {
+            Some(reader) => self.by_reader.remove(&reader),
+            None => self.direct.remove(&(feed.source().rank, feed.channel())),
+        };
         if let Some(due) = feed.due {
             self.due.remove(&(due, id));
         }
@@ -199,7 +228,7 @@ impl Feeds {
 
     /// Returns the number of feeds that have not ended.
     pub(crate) fn len(&self) -> usize {
-        self.by_reader.len()
+        self.by_reader.len().saturating_add(self.direct.len())
     }
 
     pub(crate) fn activate(&mut self, id: FeedId) {

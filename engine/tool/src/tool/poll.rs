@@ -119,6 +119,7 @@ impl Tool {
         }
         loop {
             self.take_queued()?;
+            self.session.take_direct();
             self.session.take_ready();
             self.session.feeds.take_due();
             let ready = self.has_ready();
@@ -149,11 +150,17 @@ impl Tool {
                 call.sleep =
                     Some(Sleep { until: Instant::now().checked_add(interval), timed: Some(interval) });
                 return Ok(None);
-            } else if self.wakeup.arm(self.session.page(), self.session.feeds.slots()) {
+            } else if self.arm() {
                 call.sleep = Some(Sleep { until, timed: None });
                 return Ok(None);
             }
         }
+    }
+
+    /// Announces that the tool is about to sleep. Returns `false` if there is something to read.
+    fn arm(&mut self) -> bool {
+        self.session.direct.as_ref().is_none_or(|direct| direct.queue.arm())
+            && self.wakeup.arm(self.session.page(), self.session.feeds.slots())
     }
 
     /// Notes that the tool has slept.
@@ -205,6 +212,7 @@ impl Tool {
         if !self.wakeup.is_armed() || self.session.has_new_feeds || self.session.gone || self.has_ready() {
             return false;
         }
+        self.session.take_direct();
         self.session.take_ready();
         self.session.feeds.have_only_bytes()
     }

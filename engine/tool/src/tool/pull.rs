@@ -1,8 +1,14 @@
 //! Registering for output (`PMIx_IOF_pull`) and deregistering (`PMIx_IOF_deregister`).
 
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
 use iof_proto::Granted;
+use iof_shm_ring::Ringer;
 
 use super::Tool;
+use crate::direct::{DirectInput, DirectSource};
 use crate::error::RequestError;
 use crate::pull::Pull;
 use crate::session::delivery::Delivery;
@@ -67,6 +73,27 @@ impl Tool {
     fn register(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<u32, RequestError> {
         let registration = Registration::new(pull, callback);
         self.submit(Request::Pull(registration), |request| pull.message(request))
+    }
+
+    /// Returns the input by which another thread passes streams of the registration `handler` to this
+    /// tool, which `pull` describes: those of the ranks of one job whose output has no rings in the
+    /// engine of this process. A tool has one such input at most. The streams are read as others, and
+    /// the tool is not done before all that were pushed have ended.
+    ///
+    /// # Errors
+    /// The process can have no further file, `pull` names no process, or the engine is in another
+    /// process.
+    pub fn direct_input(&mut self, handler: u32, pull: &Pull) -> io::Result<DirectInput> {
+        let nspace = pull.procs.first().map(|proc| proc.nspace.clone());
+        let (Some(nspace), Some(stepper)) = (nspace, self.stepper().cloned()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // The bell of an engine in this process is an eventfd.
+        let ringer = Ringer::from(self.sleeper().bell.as_fd().try_clone_to_owned()?);
+        let queue = Arc::default();
+        let input = DirectInput::new(Arc::clone(&queue), pull, (ringer, stepper));
+        self.session.direct = Some(DirectSource { queue, handler, nspace, taken: Vec::new() });
+        Ok(input)
     }
 
     /// Begins to end a registration (`PMIx_IOF_deregister`). Does not block. [`Tool::recv`] and
