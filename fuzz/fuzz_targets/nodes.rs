@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, StreamKey, ToFrontEnd,
-    window,
+    AgentEnd, Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, StreamKey,
+    ToFrontEnd, window,
 };
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, Rank, StreamPull};
 use libfuzzer_sys::fuzz_target;
 
 /// What carriers that replace another one begin with.
@@ -21,12 +21,14 @@ const SESSION: u64 = 0x0a00_0000_0000_5e55;
 /// Returns a frame that random bytes hardly ever contain.
 fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
     let stream = StreamKey { rank: Rank(0), channel: Channel::Stdout };
-    let offset = bytes.len() as u64;
+    let (offset, pull) = (bytes.len() as u64, u32::from(number > 10));
     let frame = match number {
         0 => Frame::HELLO,
-        1 => Frame::Record { stream, offset: 0, time: 0, bytes: bytes.get(..MAX_RECORD).unwrap_or(bytes) },
-        2 => Frame::Gap { stream, offset, lost: 3 },
-        3 => Frame::End { stream, produced: offset },
+        1 | 11 => {
+            Frame::Record { pull, stream, offset: 0, time: 0, bytes: bytes.get(..MAX_RECORD).unwrap_or(bytes) }
+        }
+        2 | 12 => Frame::Gap { pull, stream, offset, lost: 3 },
+        3 | 13 => Frame::End { pull, stream, produced: offset },
         4 => Frame::Padding,
         5 => return ToFrontEnd::Ready.frame().unwrap_or_default(),
         6 => return ToFrontEnd::Started { pids: vec![1] }.frame().unwrap_or_default(),
@@ -61,6 +63,8 @@ fn pass_to_link(link: &mut LinkEnd, frame: &Frame<'_>, length: usize) {
 
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
     let (mut front, mut agent) = (FrontEnd::new(&[Rank(0)].into(), window(1)), AgentEnd::default());
+    let request = StreamPull { number: 1, rank: Rank(0), channel: Channel::Stdout, from_oldest: true };
+    front.begin_pulls(&[request]);
     let (mut to_front, mut to_agent) = (FrameDecoder::of_agent(), FrameDecoder::of_front_end());
     let mut link = LinkEnd::default();
     link.outlive_carriers(Duration::MAX);
@@ -73,11 +77,11 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
         while let Ok(Some(frame)) = to_front.decode() {
             pass_to_link(&mut link, &frame, bytes.len());
             match front.receive(&frame, now) {
-                Ok(FrontEvent::Output(Frame::Record { stream, bytes, .. })) => {
-                    delivered += bytes.len() as u64;
-                    front.taken(stream.channel, bytes.len(), now);
+                Ok(FrontEvent::Output(Frame::Record { pull, stream, bytes, .. })) => {
+                    delivered += if pull == 0 { bytes.len() as u64 } else { 0 };
+                    front.taken(Bundle::of_record(pull, stream.channel).unwrap(), bytes.len(), now);
                 }
-                Ok(FrontEvent::Output(Frame::Gap { lost: more, .. })) => lost = lost.saturating_add(more),
+                Ok(FrontEvent::Output(Frame::Gap { pull: 0, lost: more, .. })) => lost = lost.saturating_add(more),
                 Ok(_) => {}
                 Err(_) => {
                     front.cut();

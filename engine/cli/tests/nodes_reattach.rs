@@ -165,6 +165,37 @@ fn all_output_arrives_once_and_in_order_although_carriers_are_cut() {
 }
 
 #[test]
+fn what_a_tool_pulls_arrives_once_and_in_order_although_carriers_are_cut() {
+    let node = Node::new();
+    let stop = node.file("stop");
+    let script = format!(
+        "i=1; while [ ! -e {} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.01; done",
+        stop.display()
+    );
+    let run = node.start(&["--reattach", "60", "-o", "/dev/null"], &script);
+    let produced = |rank| node.site.stream(rank, "stdout").map_or(0, |stream| stream.number("produced"));
+    wait_for("output of rank 1", || (produced(1) > 1000).then_some(()));
+    let pull = node.site.pull(&["--ranks", "1", "--channel", "stdout"]);
+    node.site.wait_for_pulls(1, "stdout", 1);
+    let mut before = 0;
+    for number in 0..8 {
+        wait_for("output of rank 1", || (produced(1) > before + 1000).then_some(()));
+        cut_any(&run, number);
+        before = produced(1);
+    }
+    fs::write(&stop, "").unwrap();
+    assert_eq!(run.finish().code, 0);
+    let done = pull.finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let mut count = 0;
+    for (line, number) in done.text().lines().zip(1..) {
+        assert_eq!(line, number.to_string());
+        count = number;
+    }
+    assert!(count > 1000 && count % 100 == 0, "{count}");
+}
+
+#[test]
 fn a_job_starts_although_a_carrier_is_cut_before_its_ranks_are_started() {
     let node = Node::new();
     fs::write(node.file("held"), "").unwrap();

@@ -122,6 +122,61 @@ fn tools_on_a_node_reach_the_engine_of_its_agent() {
     });
 }
 
+/// Returns the output of a pull, which is the only one of its ranks.
+fn lines_of(pull: Process) -> Vec<String> {
+    let done = pull.finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    done.text().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_tool_at_the_front_end_gets_what_the_node_of_its_rank_has_and_all_that_comes() {
+    let nodes = Nodes::new();
+    let (mut first, mut second) = (nodes.0.gate("first"), nodes.0.gate("second"));
+    let script = format!(
+        "seq 1 1000; [ $IOF_RANK = 2 ] && {{ : <{}; seq 1001 2000; exit; }}; : <{}; seq 1001 2000",
+        first.path(),
+        second.path()
+    );
+    let mut run = nodes.start(&[], &script);
+    let stdout = iof_testing::pipes::collect(run.stdout());
+    let stats = || nodes.run("front", "query", &["stats", "--json"]).text().to_owned();
+    let readers = |count: usize| {
+        wait_for("the pulls", || (stats().matches("iof pull").count() == count).then_some(()));
+    };
+    wait_for("the end of the start", || stats().contains("\"produced\": 3893").then_some(()));
+    // Nothing reads a ring.
+    let maps = || fs::read_to_string(format!("/proc/{}/maps", run.pid())).unwrap();
+    assert!(!maps().contains("iof-ring"), "{}", maps());
+    let pull = |ranks: &str| {
+        let options = ["--nspace", "demo", "--ranks", ranks, "--channel", "stdout"];
+        Process::start(nodes.iof("front", "pull").args(options))
+    };
+    let mut pulls = vec![pull("2")];
+    readers(1);
+    assert!(maps().contains("iof-ring"), "{}", maps());
+    pulls.push(pull("2"));
+    readers(2);
+    first.open();
+    let all: Vec<String> = (1..=2000).map(|number| number.to_string()).collect();
+    wait_for("its output", || stats().contains("\"produced\": 8893").then_some(()));
+    // The rank has ended, and the job has not.
+    let mut third = pull("2");
+    let late: Vec<String> = BufReader::new(third.stdout()).lines().take(2000).map(Result::unwrap).collect();
+    assert_eq!(late, all);
+    let whole = pull("all");
+    readers(2);
+    second.open();
+    for pull in pulls {
+        assert_eq!(lines_of(pull), all);
+    }
+    let lines = lines_of(whole);
+    assert_eq!(lines.len(), 6000);
+    assert!(all.iter().all(|line| lines.iter().filter(|other| *other == line).count() == 3));
+    assert_eq!((run.wait(), third.wait()), (0, 0));
+    assert_eq!(stdout.get().iter().filter(|byte| **byte == b'\n').count(), 6000);
+}
+
 fn host_name() -> String {
     nix::unistd::gethostname().unwrap().into_string().unwrap()
 }

@@ -39,6 +39,9 @@ pub struct NewJob<'a> {
     pub launching: BTreeMap<Rank, Launching>,
     /// The other nodes on which all of these ranks are to be started; none if they are local.
     pub nodes: &'a [Node],
+    /// Whether the embedder's gating readers have the output of the other nodes in another way than by
+    /// rings. A stream then has a ring while another tool reads it.
+    pub is_direct: bool,
 }
 
 /// The ids of a registered rank at the capture.
@@ -84,12 +87,13 @@ impl Core {
     /// other nodes does not take the name if the new job has ranks elsewhere, provided no rank
     /// occurs in both.
     pub fn begin_job(&mut self, new: NewJob<'_>) -> Option<JobId> {
-        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching, nodes } = new;
+        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching, nodes, is_direct } =
+            new;
         let options = self.settings.options.under(directives);
         let job = JobState::new(grace, options, directives.forward);
         let job = job.launching_ranks(launching, early_end_policy);
         let job = if elsewhere { job.with_remote_ranks() } else { job };
-        let job = if nodes.is_empty() { job } else { job.on_nodes(nodes) };
+        let job = if nodes.is_empty() { job } else { job.on_nodes(nodes, is_direct) };
         let run = match self.jobs.get_mut(nspace) {
             Some(known) if known.is_remote_part_of(&job) => {
                 known.add_local_part(job);
@@ -226,7 +230,9 @@ impl Core {
                 if job.node_started(node, &pids) {
                     self.all_registered(&id.nspace, now);
                 }
+                self.tools.note_change(&id.nspace);
             }
+            NodeReport::Streams(streams) => return job.note_streams(node, streams),
             NodeReport::Exited { rank, exit, requested } => job.exited_there(rank, exit, requested, now),
             NodeReport::StdinTaken { call, answer } => {
                 self.stdin_answered(PushId(call), Some((id.run, node)), answer);
@@ -295,7 +301,7 @@ impl Core {
         if !self.has_capture {
             return Err(Stopped.into());
         }
-        let stream = self.delivered_stream(from, channel)?;
+        let stream = self.delivered_stream(from, channel, 0)?;
         let delivery = self.streams.delivery(stream).filter(|delivery| !delivery.complete);
         let Some(delivery) = delivery else {
             return Err(DeliverError::Complete { from: from.clone(), channel });
@@ -341,8 +347,14 @@ impl Core {
         true
     }
 
-    /// Returns the stream of a remote rank, which is created at its first delivery.
-    fn delivered_stream(&mut self, from: &Proc, channel: Channel) -> Result<SourceId, DeliverError> {
+    /// Returns the stream of a remote rank, which is created at its first delivery. It then begins with
+    /// the byte at `offset`.
+    pub(crate) fn delivered_stream(
+        &mut self,
+        from: &Proc,
+        channel: Channel,
+        offset: u64,
+    ) -> Result<SourceId, DeliverError> {
         let job = self.add_job(&from.nspace, JobState::elsewhere);
         if job.has_local_rank(from.rank) {
             return Err(DeliverError::Captured(from.clone()));
@@ -362,7 +374,7 @@ impl Core {
         self.resources
             .create_delivered_stream(id, config, &format!("{from} {channel}"))
             .inspect_err(|_| self.cancel_reservations(&from.nspace, &reserved))?;
-        self.open_stream(id, new);
+        self.open_stream(id, new, offset);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {
             job.add_delivered(from.rank, channel, id);
         }

@@ -3,7 +3,7 @@
 use std::mem;
 
 use iof_capture::{self as capture, ProcessId, PushId, Signal};
-use iof_proto::Failure;
+use iof_proto::{Failure, StreamPull};
 
 use crate::Core;
 use crate::ids::{JobId, PageId, PeerId, SignalRequest};
@@ -97,6 +97,10 @@ pub enum HandleOp {
     Signal { receivers: Receivers, signal: Signal, requested: Option<SignalRequest> },
     /// Takes a step towards the end of another node.
     EndNode { node: NodeKey, step: LastStep },
+    /// Begins to pull streams of another node.
+    Pull { node: NodeKey, pulls: Vec<StreamPull> },
+    /// Ends pulls of another node.
+    EndPulls { node: NodeKey, pulls: Vec<u32> },
     /// Sends a piece of stdin to other nodes. The driver copies the piece before it sends a tool
     /// credit for its bytes.
     Stdin { push: PushId, nodes: StdinNodes, piece: Piece },

@@ -115,6 +115,7 @@ impl Core {
             Input::SpawnAnswered { id, answer } => self.spawn_answered(id, answer),
             Input::Time => self.time_passed(now),
         }
+        self.registrations_changed();
         Ok(())
     }
 

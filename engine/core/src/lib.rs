@@ -107,6 +107,7 @@ pub use streams::reading::{Joining, Reading};
 pub use streams::state::StreamState;
 pub use streams::table::StreamTable;
 pub use tools::demand::{CallId, Demand, Sources, Ticket};
+pub use tools::elsewhere::MAX_PULLED_STREAMS;
 pub use tools::grant::Grant;
 pub use tools::linger::{LastActivity, Linger};
 pub use tools::outgoing::{Attachment, Outgoing};

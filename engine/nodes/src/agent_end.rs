@@ -1,7 +1,5 @@
 //! The agent's end of an edge: what it may send now.
 
-use iof_proto::Channel;
-
 use crate::EdgeError;
 use crate::control::{ToAgent, decode};
 use crate::frame::{Bundle, Frame, HEADER, VERSION};
@@ -61,13 +59,13 @@ impl AgentEnd {
         }
     }
 
-    /// Takes window for a record of `channel` with this number of bytes. Returns whether the record
+    /// Takes window for a record of `bundle` with this number of bytes. Returns whether the record
     /// may be sent now; otherwise it waits for credit, unless it is empty or longer than
     /// [`MAX_RECORD`]. A record that has waited fits when the front end has everything before it.
-    pub fn take_window(&mut self, channel: Channel, bytes: usize) -> bool {
-        let Some(bundle) = Bundle::of(channel).filter(|_| (1..=MAX_RECORD).contains(&bytes)) else {
+    pub fn take_window(&mut self, bundle: Bundle, bytes: usize) -> bool {
+        if !(1..=MAX_RECORD).contains(&bytes) {
             return false;
-        };
+        }
         let window = self.window(bundle);
         let rest = window.checked_sub(charge(bytes));
         *window = rest.unwrap_or(*window);
@@ -75,10 +73,11 @@ impl AgentEnd {
     }
 
     fn window(&mut self, bundle: Bundle) -> &mut u64 {
-        let [stdout, errors] = &mut self.windows;
+        let [stdout, errors, pulls] = &mut self.windows;
         match bundle {
             Bundle::Stdout => stdout,
             Bundle::Errors => errors,
+            Bundle::Pulls => pulls,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use iof_proto::{
-    Channel, Channels, Failure, JobSpec, Log, Policy, Rank, Rendezvous, UntakenStdin, WindowSize,
+    Channel, Channels, Failure, JobSpec, Log, Policy, Rank, Rendezvous, StreamPull, UntakenStdin, WindowSize,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -138,6 +138,10 @@ pub enum ToAgent {
         /// Why it was not logged.
         failure: Option<Failure>,
     },
+    /// Begins to send streams of ranks of the node, each to its end, or that of its pull.
+    Pull(Vec<StreamPull>),
+    /// Ends pulls. Records that were sent before may still arrive.
+    EndPulls(Vec<u32>),
     /// Completes all streams that are still open with the bytes written so far.
     CutOff,
     /// The front end has all output and exits. The agent ends.
@@ -200,6 +204,11 @@ pub enum ToFrontEnd {
         /// The ranks that did not take all of the bytes, or the reason why none took any.
         /// `PMIX_ERR_IOF_COMPLETE` states that all have ended or closed their stdin.
         answer: Result<Vec<UntakenStdin>, Failure>,
+    },
+    /// The node can't send the rest of the stream of this pull.
+    PullFailed {
+        /// The number of the pull.
+        pull: u32,
     },
     /// How much the node has read, once a second.
     Produced(Vec<RankTotal>),

@@ -10,9 +10,12 @@
 //! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 | 0 | 0 |
 //! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 | 0 | attempt |
-//! | 12 | 4 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 12 | 4 | pull | pull | pull | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 | bytes received | bytes received |
 //! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte | as padding | session |
+//!
+//! The pull is 0 for what belongs to the output of the whole node, and otherwise the number of the pull
+//! of this stream ([`ToAgent::Pull`](crate::ToAgent::Pull)).
 //!
 //! Acks and resumes belong to the edge, whose bytes they count ([`LinkEnd`](crate::LinkEnd)).
 //!
@@ -24,11 +27,9 @@
 //! Slurm's `srun` keeps what a task has written until a newline or 1,024 bytes follow; an end of an
 //! edge therefore pads what it writes.
 
-use std::io::{self, Read};
-
 use iof_proto::{Channel, Rank};
 
-use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RECORD};
+use crate::limits::{MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
 pub const VERSION: u32 = 13;
@@ -46,11 +47,11 @@ const RECORD: u8 = 1;
 const GAP: u8 = 2;
 const END: u8 = 3;
 const CREDIT: u8 = 4;
-const CONTROL: u8 = 5;
-const HELLO: u8 = 6;
+pub(crate) const CONTROL: u8 = 5;
+pub(crate) const HELLO: u8 = 6;
 const PADDING: u8 = 7;
 const ACK: u8 = 8;
-const RESUME: u8 = 9;
+pub(crate) const RESUME: u8 = 9;
 /// The lowest kind that is skipped if it is unknown.
 const OPTIONAL: u8 = 128;
 
@@ -61,11 +62,13 @@ pub enum Bundle {
     Stdout,
     /// Stderr and stddiag of all ranks of the node.
     Errors,
+    /// The streams that tools of the front end pull, each once more.
+    Pulls,
 }
 
 impl Bundle {
     /// All bundles.
-    pub const ALL: [Bundle; 2] = [Bundle::Stdout, Bundle::Errors];
+    pub const ALL: [Bundle; 3] = [Bundle::Stdout, Bundle::Errors, Bundle::Pulls];
 
     /// Returns the bundle of a channel; `None` for stdin.
     pub fn of(channel: Channel) -> Option<Bundle> {
@@ -76,10 +79,17 @@ impl Bundle {
         }
     }
 
+    /// Returns the bundle of a record of `channel` that belongs to this pull, or to none if it is 0.
+    pub fn of_record(pull: u32, channel: Channel) -> Option<Bundle> {
+        let bundle = Bundle::of(channel)?;
+        Some(if pull == 0 { bundle } else { Bundle::Pulls })
+    }
+
     fn number(self) -> u8 {
         match self {
             Bundle::Stdout => 1,
             Bundle::Errors => 2,
+            Bundle::Pulls => 3,
         }
     }
 }
@@ -98,6 +108,8 @@ pub struct StreamKey {
 pub enum Frame<'a> {
     /// Bytes of a stream.
     Record {
+        /// The pull; 0 for none.
+        pull: u32,
         /// The stream.
         stream: StreamKey,
         /// The position of the first byte in the stream.
@@ -109,6 +121,8 @@ pub enum Frame<'a> {
     },
     /// Bytes of a stream that were lost at the node.
     Gap {
+        /// The pull; 0 for none.
+        pull: u32,
         /// The stream.
         stream: StreamKey,
         /// The position of the first lost byte.
@@ -118,6 +132,8 @@ pub enum Frame<'a> {
     },
     /// The end of a stream.
     End {
+        /// The pull; 0 for none.
+        pull: u32,
         /// The stream.
         stream: StreamKey,
         /// The number of bytes that the rank has produced, lost ones included.
@@ -184,56 +200,68 @@ pub enum FrameError {
 
 /// The fields of a header.
 #[derive(Clone, Copy)]
-struct Header {
+pub(crate) struct Header {
     kind: u8,
     channel: u8,
     bundle: u8,
-    /// Always 0: byte 3, and bytes 12 to 15.
-    zeros: [u8; 5],
+    /// Always 0.
+    zero: u8,
     length: u32,
     rank: u32,
+    pull: u32,
     offset: u64,
     time: [u8; 8],
 }
 
 impl Header {
-    const EMPTY: Header =
-        Header { kind: 0, channel: 0, bundle: 0, zeros: [0; 5], length: 0, rank: 0, offset: 0, time: [0; 8] };
+    const EMPTY: Header = Header {
+        kind: 0,
+        channel: 0,
+        bundle: 0,
+        zero: 0,
+        length: 0,
+        rank: 0,
+        pull: 0,
+        offset: 0,
+        time: [0; 8],
+    };
 
-    fn of_stream(kind: u8, StreamKey { rank, channel }: StreamKey) -> Header {
-        let bundle = Bundle::of(channel).map_or(0, Bundle::number);
-        Header { kind, channel: channel as u8, bundle, rank: rank.0, ..Header::EMPTY }
+    fn of_stream(kind: u8, pull: u32, StreamKey { rank, channel }: StreamKey) -> Header {
+        let bundle = Bundle::of_record(pull, channel).map_or(0, Bundle::number);
+        Header { kind, channel: channel as u8, bundle, rank: rank.0, pull, ..Header::EMPTY }
     }
 
     fn encode(self) -> [u8; HEADER] {
-        let Header { kind, channel, bundle, zeros: [z0, z1, z2, z3, z4], .. } = self;
+        let Header { kind, channel, bundle, zero, .. } = self;
         let [l0, l1, l2, l3] = self.length.to_le_bytes();
         let [r0, r1, r2, r3] = self.rank.to_le_bytes();
+        let [p0, p1, p2, p3] = self.pull.to_le_bytes();
         let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_le_bytes();
         let [t0, t1, t2, t3, t4, t5, t6, t7] = self.time;
         [
-            kind, channel, bundle, z0, l0, l1, l2, l3, r0, r1, r2, r3, z1, z2, z3, z4, o0, o1, o2, o3, o4,
+            kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, o0, o1, o2, o3, o4,
             o5, o6, o7, t0, t1, t2, t3, t4, t5, t6, t7,
         ]
     }
 
-    fn decode(bytes: &[u8; HEADER]) -> Header {
-        let [kind, channel, bundle, z0, l0, l1, l2, l3, r0, r1, r2, r3, z1, z2, z3, z4, rest @ ..] = *bytes;
+    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Header {
+        let [kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, rest @ ..] = *bytes;
         let [o0, o1, o2, o3, o4, o5, o6, o7, time @ ..] = rest;
         Header {
             kind,
             channel,
             bundle,
-            zeros: [z0, z1, z2, z3, z4],
+            zero,
             length: u32::from_le_bytes([l0, l1, l2, l3]),
             rank: u32::from_le_bytes([r0, r1, r2, r3]),
+            pull: u32::from_le_bytes([p0, p1, p2, p3]),
             offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]),
             time,
         }
     }
 
     /// Returns the length of the payload, which is at most the limit of the kind.
-    fn payload(&self, max_control: usize) -> Result<usize, FrameError> {
+    pub(crate) fn payload(&self, max_control: usize) -> Result<usize, FrameError> {
         let limit = match self.kind {
             RECORD => MAX_RECORD,
             CONTROL | OPTIONAL.. => max_control,
@@ -244,9 +272,14 @@ impl Header {
         if length > limit { Err(FrameError::TooLong { kind: self.kind, length, limit }) } else { Ok(length) }
     }
 
+    /// Returns the same header for an empty payload.
+    pub(crate) fn without_payload(self) -> Header {
+        Header { length: 0, ..self }
+    }
+
     fn stream(&self) -> Result<StreamKey, FrameError> {
         let channel = output_channel(self.channel).ok_or(self.invalid("channel"))?;
-        if Bundle::of(channel).map(Bundle::number) != Some(self.bundle) {
+        if Bundle::of_record(self.pull, channel).map(Bundle::number) != Some(self.bundle) {
             return Err(self.invalid("bundle"));
         }
         Ok(StreamKey { rank: Rank(self.rank), channel })
@@ -257,12 +290,14 @@ impl Header {
     }
 
     /// Returns the frame, or `None` for a kind that is skipped.
-    fn frame(self, payload: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
-        let time = u64::from_le_bytes(self.time);
+    pub(crate) fn frame(self, payload: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
+        let (time, pull) = (u64::from_le_bytes(self.time), self.pull);
         let frame = match self.kind {
-            RECORD => Frame::Record { stream: self.stream()?, offset: self.offset, time, bytes: payload },
-            GAP => Frame::Gap { stream: self.stream()?, offset: self.offset, lost: time },
-            END => Frame::End { stream: self.stream()?, produced: self.offset },
+            RECORD => {
+                Frame::Record { pull, stream: self.stream()?, offset: self.offset, time, bytes: payload }
+            }
+            GAP => Frame::Gap { pull, stream: self.stream()?, offset: self.offset, lost: time },
+            END => Frame::End { pull, stream: self.stream()?, produced: self.offset },
             CREDIT => {
                 let bundle = Bundle::ALL.into_iter().find(|bundle| bundle.number() == self.bundle);
                 Frame::Credit { bundle: bundle.ok_or(self.invalid("bundle"))?, bytes: self.offset }
@@ -293,16 +328,18 @@ fn header_of(frame: &Frame<'_>) -> Option<Header> {
     let length =
         |payload: &[u8], limit: usize| u32::try_from(payload.len()).ok().filter(|_| payload.len() <= limit);
     Some(match *frame {
-        Frame::Record { stream, offset, time, bytes } => Header {
+        Frame::Record { pull, stream, offset, time, bytes } => Header {
             length: length(bytes, MAX_RECORD)?,
             offset,
             time: time.to_le_bytes(),
-            ..Header::of_stream(RECORD, stream)
+            ..Header::of_stream(RECORD, pull, stream)
         },
-        Frame::Gap { stream, offset, lost } => {
-            Header { offset, time: lost.to_le_bytes(), ..Header::of_stream(GAP, stream) }
+        Frame::Gap { pull, stream, offset, lost } => {
+            Header { offset, time: lost.to_le_bytes(), ..Header::of_stream(GAP, pull, stream) }
         }
-        Frame::End { stream, produced } => Header { offset: produced, ..Header::of_stream(END, stream) },
+        Frame::End { pull, stream, produced } => {
+            Header { offset: produced, ..Header::of_stream(END, pull, stream) }
+        }
         Frame::Credit { bundle, bytes } => {
             Header { kind: CREDIT, bundle: bundle.number(), offset: bytes, ..Header::EMPTY }
         }
@@ -346,147 +383,5 @@ impl Frame<'_> {
             Frame::Record { bytes, .. } | Frame::Control(bytes) => bytes,
             _ => &[],
         }
-    }
-}
-
-/// Returns the number of bytes before the first header of those with which an agent may begin: a
-/// hello, a resume or a control message. The bytes may end in a part of it. Text contains neither.
-pub fn first_header(bytes: &[u8]) -> usize {
-    let is_first = |start: &usize| {
-        let rest = bytes.get(*start..).unwrap_or_default();
-        let [HELLO | RESUME | CONTROL, fields @ ..] = rest else { return false };
-        fields.iter().take(3).all(|field| *field == 0)
-            && rest.first_chunk().map(Header::decode).is_none_or(|header| {
-                let without_payload = Header { length: 0, ..header };
-                header.payload(MAX_ANSWER).is_ok() && without_payload.frame(&[]).is_ok()
-            })
-    };
-    (0..bytes.len()).find(is_first).unwrap_or(bytes.len())
-}
-
-/// The memory of a decoder that has received a part of a frame, in bytes, unless the frame is longer.
-const MEMORY: usize = 4 * MAX_RECORD;
-
-/// A parser of the frames on a byte stream, which may arrive in pieces of any length.
-///
-/// Frames are read into its memory and parsed there. It holds at most one incomplete frame and what
-/// was read behind it.
-///
-/// ```
-/// use iof_nodes::{FrameDecoder, Frame};
-/// let mut decoder = FrameDecoder::of_front_end();
-/// let hello = Frame::HELLO.header().unwrap_or_default();
-/// for byte in hello {
-///     assert_eq!(decoder.decode(), Ok(None));
-///     decoder.receive(&[byte]);
-/// }
-/// assert_eq!(decoder.decode(), Ok(Some(Frame::HELLO)));
-/// # assert_eq!(decoder.decode(), Ok(None));
-/// ```
-#[derive(Debug)]
-pub struct FrameDecoder {
-    /// Memory for what is read.
-    bytes: Vec<u8>,
-    /// The position of the next frame.
-    start: usize,
-    /// The end of what was read. Room follows.
-    end: usize,
-    /// The longest control message, in bytes.
-    max_control: usize,
-}
-
-impl FrameDecoder {
-    /// Creates a parser of what a front end sends.
-    pub fn of_front_end() -> FrameDecoder {
-        FrameDecoder { bytes: Vec::new(), start: 0, end: 0, max_control: MAX_CONTROL }
-    }
-
-    /// Creates a parser of what an agent sends. Its control messages are shorter.
-    pub fn of_agent() -> FrameDecoder {
-        FrameDecoder { max_control: MAX_ANSWER, ..FrameDecoder::of_front_end() }
-    }
-
-    /// Reads once, and returns the number of bytes; 0 at the end of `input`. Frames that were
-    /// returned are forgotten.
-    ///
-    /// # Errors
-    /// Those of `input`.
-    pub fn read_from(&mut self, input: &mut impl Read) -> io::Result<usize> {
-        let room = self.room();
-        let (length, most) = (input.read(room)?, room.len());
-        self.end = self.end.saturating_add(length.min(most));
-        Ok(length)
-    }
-
-    /// Adds bytes that were read, as [`FrameDecoder::read_from`].
-    pub fn receive(&mut self, mut bytes: &[u8]) {
-        // A slice is read without an error, and the room is never empty.
-        while !bytes.is_empty() && self.read_from(&mut bytes).is_ok() {}
-    }
-
-    /// Returns memory of at least [`MAX_RECORD`] bytes behind what was read.
-    fn room(&mut self) -> &mut [u8] {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-            // A large control message does not keep its memory.
-            if self.bytes.len() > MEMORY {
-                self.bytes = Vec::new();
-            }
-        }
-        // A part of a frame moves to the front only if it leaves too little room.
-        if self.bytes.len().saturating_sub(self.end) < MAX_RECORD {
-            let held = self.held();
-            // A long message that arrives in small pieces is not copied with each of them.
-            if self.start > 0 {
-                self.bytes.copy_within(self.start..self.end, 0);
-                (self.start, self.end) = (0, held);
-            }
-            let least = if held == 0 { MAX_RECORD } else { MEMORY.max(held.saturating_add(MAX_RECORD)) };
-            if self.bytes.len() < least {
-                self.bytes.resize(least, 0);
-            }
-        }
-        self.bytes.get_mut(self.end..).unwrap_or_default()
-    }
-
-    /// Returns the next frame, or `None` if more bytes are needed.
-    ///
-    /// # Errors
-    /// [`FrameError`]. The decoder then returns the same error again.
-    pub fn decode(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
-        loop {
-            let rest = self.bytes.get(self.start..self.end).unwrap_or_default();
-            let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
-            let header = Header::decode(header);
-            let length = header.payload(self.max_control)?;
-            let Some(payload) = rest.get(..length) else { return Ok(None) };
-            let frame = header.frame(payload)?;
-            self.start = self.start.saturating_add(HEADER).saturating_add(length);
-            if frame.is_some() {
-                return Ok(frame);
-            }
-        }
-    }
-
-    /// Forgets the bytes before the first header ([`first_header`]), and returns them.
-    pub fn skip_text(&mut self) -> &[u8] {
-        let start = self.start;
-        self.start = start.saturating_add(first_header(self.rest()));
-        self.bytes.get(start..self.start).unwrap_or_default()
-    }
-
-    /// Returns the bytes that were received and not decoded.
-    pub fn rest(&self) -> &[u8] {
-        self.bytes.get(self.start..self.end).unwrap_or_default()
-    }
-
-    /// Returns whether the last read has filled the memory, so that more may follow at once.
-    pub fn is_full(&self) -> bool {
-        self.end == self.bytes.len()
-    }
-
-    /// Returns the number of bytes that it holds.
-    pub fn held(&self) -> usize {
-        self.end.saturating_sub(self.start)
     }
 }

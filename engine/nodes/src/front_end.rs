@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::limits::{MAX_LOG_ENTRIES, MAX_LOGS};
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, NodeStream, Rank, StreamPull};
 
 use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
@@ -43,6 +43,15 @@ struct Progress {
     ended: bool,
 }
 
+/// A stream that tools of the front end pull.
+#[derive(Debug)]
+struct Pulled {
+    stream: StreamKey,
+    /// The next offset, once the first one has arrived.
+    position: Option<u64>,
+    ended: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Connecting,
@@ -68,6 +77,19 @@ pub struct BrokenStream {
     pub missing: u64,
 }
 
+/// A pulled stream whose rest does not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenPull {
+    /// The number of the pull.
+    pub pull: u32,
+    /// The stream.
+    pub stream: StreamKey,
+    /// The position behind the last byte that has arrived.
+    pub position: u64,
+    /// The bytes that the node had read and that have not arrived, at least.
+    pub missing: u64,
+}
+
 /// What is known about a node whose edge has ended too early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenEnd {
@@ -88,6 +110,9 @@ pub struct FrontEnd {
     /// Frames mean nothing any more.
     is_cut: bool,
     streams: BTreeMap<StreamKey, Progress>,
+    /// The pulls that have not ended, by their numbers.
+    pulled: BTreeMap<u32, Pulled>,
+    last_pull: u32,
     running: BTreeSet<Rank>,
     totals: Option<Instant>,
     /// Whether the agent has told what forwarding has cost it, which it does once.
@@ -115,6 +140,8 @@ impl FrontEnd {
             phase: Phase::Connecting,
             is_cut: false,
             streams,
+            pulled: BTreeMap::new(),
+            last_pull: 0,
             running,
             totals: None,
             cost_told: false,
@@ -157,11 +184,20 @@ impl FrontEnd {
             Frame::Padding => Ok(FrontEvent::None),
             Frame::Ack { .. } | Frame::Resume { .. } => Err(EdgeError::Unexpected("frame of a link")),
             Frame::Credit { .. } => Err(EdgeError::Unexpected("credit of an agent")),
-            Frame::Record { stream, offset, bytes, .. } => {
-                self.record(stream, offset, bytes, now)?;
+            Frame::Record { pull, stream, offset, bytes, .. } => {
+                self.record(pull, stream, offset, bytes, now)?;
                 Ok(FrontEvent::Output(*frame))
             }
-            Frame::Gap { stream, offset, lost } => {
+            Frame::Gap { pull: pull @ 1.., stream, offset, lost } => {
+                self.pulled(pull, stream, offset, lost)?;
+                Ok(FrontEvent::Output(*frame))
+            }
+            Frame::End { pull: pull @ 1.., stream, produced } => {
+                self.pulled(pull, stream, produced, 0)?;
+                self.pulled.get_mut(&pull).into_iter().for_each(|pulled| pulled.ended = true);
+                Ok(FrontEvent::Output(*frame))
+            }
+            Frame::Gap { stream, offset, lost, .. } => {
                 let progress = self.progress(stream, offset)?;
                 let end = progress.position.checked_add(lost).filter(|end| lost > 0 && *end <= MAX_STREAM);
                 let end = end.ok_or(EdgeError::Unexpected("size of a gap"))?;
@@ -169,7 +205,7 @@ impl FrontEnd {
                 progress.lost = progress.lost.saturating_add(lost);
                 Ok(FrontEvent::Output(*frame))
             }
-            Frame::End { stream, produced } => {
+            Frame::End { stream, produced, .. } => {
                 self.progress(stream, produced)?.ended = true;
                 Ok(FrontEvent::Output(*frame))
             }
@@ -179,17 +215,94 @@ impl FrontEnd {
 
     fn record(
         &mut self,
+        pull: u32,
         stream: StreamKey,
         offset: u64,
         bytes: &[u8],
         now: Instant,
     ) -> Result<(), EdgeError> {
         self.check_answers()?;
-        let progress = self.progress(stream, offset)?;
-        let end = progress.position.checked_add(bytes.len() as u64).filter(|_| !bytes.is_empty());
-        progress.position = end.ok_or(EdgeError::Unexpected("size of a record"))?;
-        let window = Bundle::of(stream.channel).and_then(|bundle| self.windows.get_mut(&bundle));
+        if bytes.is_empty() {
+            return Err(EdgeError::Unexpected("size of a record"));
+        }
+        if pull > 0 {
+            self.pulled(pull, stream, offset, bytes.len() as u64)?;
+        } else {
+            let progress = self.progress(stream, offset)?;
+            let end = progress.position.checked_add(bytes.len() as u64);
+            progress.position = end.ok_or(EdgeError::Unexpected("size of a record"))?;
+        }
+        let bundle = Bundle::of_record(pull, stream.channel);
+        let window = bundle.and_then(|bundle| self.windows.get_mut(&bundle));
         window.ok_or(EdgeError::Unexpected("channel"))?.receive(charge(bytes.len()), now)
+    }
+
+    /// Notes `length` bytes at `offset` of a stream that tools pull. What arrives of a pull that has ended
+    /// was sent before.
+    fn pulled(&mut self, pull: u32, stream: StreamKey, offset: u64, length: u64) -> Result<(), EdgeError> {
+        let StreamKey { rank, channel } = stream;
+        let unknown = EdgeError::Pull { pull, rank };
+        if pull > self.last_pull || !self.has_started() || !self.streams.contains_key(&stream) {
+            return Err(unknown);
+        }
+        let Some(pulled) = self.pulled.get_mut(&pull) else { return Ok(()) };
+        let end = offset.checked_add(length).filter(|end| *end <= MAX_STREAM);
+        match *pulled {
+            _ if pulled.stream != stream => return Err(unknown),
+            Pulled { ended: true, .. } => {
+                return Err(EdgeError::Unexpected("output after the end of its stream"));
+            }
+            Pulled { position: Some(expected), .. } if expected != offset => {
+                return Err(EdgeError::Offset { rank, channel, offset, expected });
+            }
+            _ => pulled.position = Some(end.ok_or(EdgeError::Unexpected("position of a stream"))?),
+        }
+        Ok(())
+    }
+
+    /// Notes pulls that are about to be sent to the node.
+    pub fn begin_pulls(&mut self, pulls: &[StreamPull]) {
+        for StreamPull { number, rank, channel, .. } in pulls {
+            let stream = StreamKey { rank: *rank, channel: *channel };
+            self.pulled.insert(*number, Pulled { stream, position: None, ended: false });
+            self.last_pull = self.last_pull.max(*number);
+        }
+    }
+
+    /// Returns the pulls whose streams have not ended.
+    pub fn open_pulls(&self) -> impl Iterator<Item = BrokenPull> {
+        let open = self.pulled.iter().filter(|(_, pulled)| !pulled.ended);
+        open.map(|(pull, Pulled { stream, position, .. })| {
+            let (position, progress) = (position.unwrap_or(0), self.streams.get(stream));
+            let produced = progress.map_or(0, |progress| progress.produced.max(progress.position));
+            let missing = produced.saturating_sub(position);
+            BrokenPull { pull: *pull, stream: *stream, position, missing }
+        })
+    }
+
+    /// Notes that the rest of the stream of a pull does not arrive. Returns what is known about it, unless
+    /// it has ended.
+    pub fn pull_failed(&mut self, pull: u32) -> Option<BrokenPull> {
+        let broken = self.open_pulls().find(|broken| broken.pull == pull);
+        self.pulled.get_mut(&pull).into_iter().for_each(|pulled| pulled.ended = true);
+        broken
+    }
+
+    /// Notes that pulls end.
+    pub fn end_pulls(&mut self, pulls: &[u32]) {
+        for pull in pulls {
+            self.pulled.remove(pull);
+        }
+    }
+
+    /// Returns how far each stream has come, in order, and if the node `is_lost`, what it misses.
+    pub fn streams(&self, is_lost: bool) -> Vec<NodeStream> {
+        let stream = |(stream, progress): (&StreamKey, &Progress)| {
+            let (StreamKey { rank, channel }, Progress { position, lost, ended, .. }) = (*stream, *progress);
+            let missing = (is_lost && !ended).then(|| progress.produced.saturating_sub(position));
+            NodeStream { rank, channel, produced: progress.produced.max(position), lost, ended, missing }
+        };
+        self.streams.iter().map(stream).collect()
     }
 
     /// Returns the progress of a stream that goes on at `offset`.
@@ -241,6 +354,8 @@ impl FrontEnd {
             }
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
+            // That of a pull that has ended was sent before.
+            ToFrontEnd::PullFailed { pull } if self.has_started() && *pull <= self.last_pull => {}
             ToFrontEnd::StdinTaken { call, .. } if self.has_started() => {
                 if !self.calls.remove(call) {
                     return Err(EdgeError::Call(*call));
@@ -282,10 +397,9 @@ impl FrontEnd {
         }
     }
 
-    /// Notes that `bytes` bytes of a record are where they belong since `now`. Returns the credit to
-    /// send, if it is enough for a frame.
-    pub fn taken(&mut self, channel: Channel, bytes: usize, now: Instant) -> Option<Frame<'static>> {
-        let bundle = Bundle::of(channel)?;
+    /// Notes that `bytes` bytes of a record of `bundle` are where they belong since `now`. Returns the credit
+    /// to send, if it is enough for a frame.
+    pub fn taken(&mut self, bundle: Bundle, bytes: usize, now: Instant) -> Option<Frame<'static>> {
         let credit = self.windows.get_mut(&bundle)?.taken(charge(bytes), now)?;
         Some(Frame::Credit { bundle, bytes: credit })
     }

@@ -5,9 +5,10 @@
 //! go down. What carries the bytes (ssh, srun, a pipe) may stop at any time and may end at any
 //! byte, but delivers what it delivers in order.
 //!
-//! * **An edge never drops output.** All output of a node goes through two [`Bundle`]s. Each has a
-//!   window of at most [`MAX_WINDOW`] bytes, which follows the rate and the round trip. The agent
-//!   sends only what fits. The front end gives credit when the bytes are where they belong. So the memory of
+//! * **An edge never drops output.** All output of a node goes through two [`Bundle`]s, and what tools of the
+//!   front end pull through a third one. Each has a window of at most [`MAX_WINDOW`] bytes, which follows
+//!   the rate and the round trip. The agent sends only what fits. The front end gives credit when the
+//!   bytes are where they belong. So the memory of
 //!   both ends is bounded, and an output that is slow stops ranks and loses nothing.
 //! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node
 //!   is a gap with its own position. An agent that repeats or skips bytes is cut off.
@@ -19,7 +20,8 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `frame` | frames, and their parser |
+//! | `frame` | frames |
+//! | `decoder` | their parser |
 //! | `control` | control messages: start, exits, signals, stdin, totals |
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
@@ -30,6 +32,7 @@
 
 mod agent_end;
 mod control;
+mod decoder;
 mod frame;
 mod front_end;
 pub mod limits;
@@ -41,8 +44,9 @@ pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
     ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, ToAgent, ToFrontEnd, cut_text,
 };
-pub use frame::{Bundle, Frame, FrameDecoder, FrameError, HEADER, StreamKey, first_header};
-pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent};
+pub use decoder::{FrameDecoder, first_header};
+pub use frame::{Bundle, Frame, FrameError, HEADER, StreamKey};
+pub use front_end::{BrokenEnd, BrokenPull, BrokenStream, FrontEnd, FrontEvent};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
@@ -92,6 +96,14 @@ pub enum EdgeError {
     /// An agent has answered a piece of stdin that was not sent to it, or for the second time.
     #[error("no piece of stdin with number {0} waits for an answer of this node")]
     Call(u64),
+    /// An agent sends a stream that was not pulled, or another one than that of its pull.
+    #[error("no stream of rank {rank} was pulled as number {pull}")]
+    Pull {
+        /// The number of the pull.
+        pull: u32,
+        /// The rank.
+        rank: iof_proto::Rank,
+    },
     /// The peer has acknowledged bytes that were not sent.
     #[error("{received} bytes are acknowledged, but {sent} were sent")]
     Acknowledged {

@@ -24,7 +24,7 @@ pub const MAX_STDIN: usize = 64 << 10;
 /// may have all of it, so it is at most what the engine accepts of one.
 pub const MAX_WINDOW: u64 = 4 << 20;
 
-/// The sum of the windows of all nodes of a job, in bytes. With more than 32 nodes each window is
+/// The sum of the windows of all nodes of a job for output, in bytes. With more than 32 nodes each window is
 /// smaller than [`MAX_WINDOW`], and with more than 128 smaller than the 1 MiB with which it begins.
 pub const MAX_WINDOWS: u64 = 256 << 20;
 

@@ -4,18 +4,20 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crate::EdgeError;
-use crate::frame::Bundle;
 use crate::limits::{MAX_WINDOW, MAX_WINDOWS};
 
 /// Credit is given for at least this part of a window, so that its frames cost little.
 const CREDIT_PART: u64 = 4;
+
+/// The bundles of a node's output. What tools pull goes into rings at once, and comes on top.
+const OUTPUT_BUNDLES: usize = 2;
 
 /// The size of a window until a round trip takes long, in bytes.
 const FIRST_WINDOW: u64 = 1 << 20;
 
 /// Returns the bounds of the window of each bundle, in bytes, in a job on this number of nodes.
 pub fn window(nodes: usize) -> RangeInclusive<u64> {
-    let bundles = nodes.saturating_mul(Bundle::ALL.len()).max(1) as u64;
+    let bundles = nodes.saturating_mul(OUTPUT_BUNDLES).max(1) as u64;
     let part = MAX_WINDOWS.checked_div(bundles).unwrap_or(MAX_WINDOW);
     FIRST_WINDOW.min(part)..=MAX_WINDOW.min(part)
 }

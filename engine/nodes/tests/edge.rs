@@ -11,7 +11,7 @@ use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, RankTotal,
     StreamKey, ToFrontEnd, window,
 };
-use iof_proto::{Channel, Log, Rank};
+use iof_proto::{Channel, Log, Rank, StreamPull};
 
 const FIRST: u32 = 8;
 const RANKS: u32 = 3;
@@ -130,11 +130,11 @@ impl World {
         let source = self.sources.get_mut(&stream).unwrap();
         let waiting = (source.produced - source.sent) as usize;
         let length = waiting.min(MAX_RECORD);
-        if self.agent.take_window(stream.channel, length) {
+        if self.agent.take_window(Bundle::of(stream.channel).unwrap(), length) {
             let offset = source.sent;
             source.sent += length as u64;
             let bytes: Vec<u8> = (offset..).take(length).map(|position| byte(stream, position)).collect();
-            self.send(&Frame::Record { stream, offset, time: 1, bytes: &bytes });
+            self.send(&Frame::Record { pull: 0, stream, offset, time: 1, bytes: &bytes });
         }
     }
 
@@ -144,7 +144,7 @@ impl World {
             let (offset, lost) = (source.sent, 1 + self.random.below(5000));
             source.produced += lost;
             source.sent += lost;
-            self.send(&Frame::Gap { stream, offset, lost });
+            self.send(&Frame::Gap { pull: 0, stream, offset, lost });
         }
     }
 
@@ -153,7 +153,7 @@ impl World {
         if !source.ended && source.sent == source.produced {
             source.ended = true;
             let produced = source.produced;
-            self.send(&Frame::End { stream, produced });
+            self.send(&Frame::End { pull: 0, stream, produced });
         }
     }
 
@@ -213,7 +213,7 @@ impl World {
     /// Takes the record that has waited longest.
     fn take(&mut self) {
         let Some((channel, length)) = self.waiting.pop_front() else { return };
-        if let Some(credit) = self.front.taken(channel, length, self.now) {
+        if let Some(credit) = self.front.taken(Bundle::of(channel).unwrap(), length, self.now) {
             self.down.extend(credit.header().unwrap());
         }
     }
@@ -301,27 +301,27 @@ fn an_edge_cut_at_any_byte_has_a_broken_end_with_true_figures() {
 #[test]
 fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
     let (mut agent, mut sent) = (AgentEnd::default(), 0);
-    assert!(!agent.take_window(Channel::Stdout, 1));
+    assert!(!agent.take_window(Bundle::Stdout, 1));
     let (mut decoder, front) = (FrameDecoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), WHOLE));
     decoder.receive(&front.greeting());
     while let Some(frame) = decoder.decode().unwrap() {
         agent.receive(&frame).unwrap();
     }
     // Neither is a record.
-    assert!(!agent.take_window(Channel::Stdout, 0) && !agent.take_window(Channel::Stdout, MAX_RECORD + 1));
+    assert!(!agent.take_window(Bundle::Stdout, 0) && !agent.take_window(Bundle::Stdout, MAX_RECORD + 1));
     let mut take = |bytes, count: u64| {
-        (0..count).for_each(|_| assert!(agent.take_window(Channel::Stdout, bytes)));
+        (0..count).for_each(|_| assert!(agent.take_window(Bundle::Stdout, bytes)));
         sent += count * (bytes + HEADER) as u64;
     };
     take(MAX_RECORD, 63);
     take(MAX_RECORD - 64 * HEADER, 1);
     assert_eq!(sent, MAX_WINDOW);
-    assert!(!agent.take_window(Channel::Stdout, 1));
-    assert!(agent.take_window(Channel::Stddiag, 10));
+    assert!(!agent.take_window(Bundle::Stdout, 1));
+    assert!(agent.take_window(Bundle::Errors, 10));
     let credit = |bytes| Frame::Credit { bundle: Bundle::Stdout, bytes };
     assert_eq!(agent.receive(&credit(5000)), Ok(AgentEvent::Credit));
-    assert!(!agent.take_window(Channel::Stdout, 5000));
-    assert!(agent.take_window(Channel::Stdout, 100));
+    assert!(!agent.take_window(Bundle::Stdout, 5000));
+    assert!(agent.take_window(Bundle::Stdout, 100));
     let used = sent - 5000 + 256;
     assert_eq!(agent.receive(&credit(used + 1)), Err(EdgeError::Window { bytes: used + 1, left: used }));
 }
@@ -345,7 +345,7 @@ fn started_with(window: RangeInclusive<u64>) -> FrontEnd {
 fn an_agent_that_breaks_a_rule_is_refused() {
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
     let other = StreamKey { rank: Rank(FIRST + 1), ..stream };
-    let record = |stream, offset, bytes| Frame::Record { stream, offset, time: 0, bytes };
+    let record = |stream, offset, bytes| Frame::Record { pull: 0, stream, offset, time: 0, bytes };
     let exit = |rank| ToFrontEnd::Exited { rank, status: None, requested: false };
     let control = |message: ToFrontEnd| message.frame().unwrap()[HEADER..].to_vec();
     let over = control(ToFrontEnd::Over { cut_off: Vec::new() });
@@ -357,10 +357,10 @@ fn an_agent_that_breaks_a_rule_is_refused() {
         record(stream, 1, b"x"),
         record(stream, 0, b""),
         record(other, 0, b"x"),
-        Frame::Gap { stream, offset: 0, lost: 0 },
-        Frame::Gap { stream, offset: 0, lost: u64::MAX },
-        Frame::Gap { stream, offset: 0, lost: MAX_STREAM + 1 },
-        Frame::End { stream, produced: 1 },
+        Frame::Gap { pull: 0, stream, offset: 0, lost: 0 },
+        Frame::Gap { pull: 0, stream, offset: 0, lost: u64::MAX },
+        Frame::Gap { pull: 0, stream, offset: 0, lost: MAX_STREAM + 1 },
+        Frame::End { pull: 0, stream, produced: 1 },
         Frame::Credit { bundle: Bundle::Stdout, bytes: 1 },
         Frame::HELLO,
         Frame::Control(b"\xff\xff"),
@@ -378,7 +378,7 @@ fn an_agent_that_breaks_a_rule_is_refused() {
         assert!(result.is_err(), "{frame:?}: {result:?}");
     }
     let mut front = started();
-    front.receive(&Frame::End { stream, produced: 0 }, Instant::now()).unwrap();
+    front.receive(&Frame::End { pull: 0, stream, produced: 0 }, Instant::now()).unwrap();
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
     let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), WHOLE);
     let Frame::Hello { version: ours } = Frame::HELLO else { panic!("not a hello") };
@@ -401,7 +401,8 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     };
     for rank in [Rank(FIRST)] {
         for channel in CHANNELS {
-            receive(&mut front, Frame::End { stream: StreamKey { rank, channel }, produced: 0 }).unwrap();
+            receive(&mut front, Frame::End { pull: 0, stream: StreamKey { rank, channel }, produced: 0 })
+                .unwrap();
         }
         let exited = ToFrontEnd::Exited { rank, status: Some(0), requested: false };
         send(&mut front, exited).unwrap();
@@ -424,6 +425,55 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     assert_eq!(send(&mut front, taken()), Err(EdgeError::Call(7)), "answered twice");
     send(&mut front, ToFrontEnd::Produced(Vec::new())).unwrap();
     assert_eq!(send(&mut front, ToFrontEnd::Ready), Err(EdgeError::Unexpected("control message")));
+}
+
+#[test]
+fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused() {
+    let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stderr };
+    let other = StreamKey { channel: Channel::Stdout, ..stream };
+    let pull = |number| StreamPull { number, rank: stream.rank, channel: stream.channel, from_oldest: true };
+    let begun = || {
+        let mut front = started();
+        front.begin_pulls(&[pull(1), pull(3)]);
+        front
+    };
+    let record = |pull, stream, offset| Frame::Record { pull, stream, offset, time: 0, bytes: b"some" };
+    let end = |pull, produced| Frame::End { pull, stream, produced };
+    let now = Instant::now();
+    for frames in [
+        vec![record(4, stream, 0)],
+        vec![record(1, other, 0)],
+        vec![record(1, StreamKey { rank: Rank(FIRST + 1), ..stream }, 0)],
+        vec![record(1, stream, 7), record(1, stream, 7)],
+        vec![record(1, stream, 7), record(1, stream, 12)],
+        vec![record(1, stream, 7), end(1, 12)],
+        vec![end(1, 0), record(1, stream, 0)],
+        vec![record(1, stream, MAX_STREAM)],
+        vec![Frame::Gap { pull: 1, stream, offset: 0, lost: MAX_STREAM + 1 }],
+        vec![Frame::Record { pull: 1, stream, offset: 0, time: 0, bytes: b"" }],
+    ] {
+        let (mut front, mut frames) = (begun(), frames);
+        let last = frames.pop().unwrap();
+        frames.iter().for_each(|frame| drop(front.receive(frame, now).unwrap()));
+        assert!(front.receive(&last, now).is_err(), "{last:?} after {frames:?}");
+    }
+    let mut front = begun();
+    for frame in [record(1, stream, 7), record(3, stream, 0), record(1, stream, 11), end(1, 15)] {
+        front.receive(&frame, now).unwrap();
+    }
+    let open: Vec<_> = front.open_pulls().map(|open| (open.pull, open.position)).collect();
+    assert_eq!(open, [(3, 4)]);
+    // What was sent before the end of a pull may arrive after it, and takes window.
+    front.end_pulls(&[3]);
+    let late = Frame::Record { pull: 3, stream, offset: 4, time: 0, bytes: &[0; MAX_RECORD] };
+    let mut received = 0u64;
+    while front.receive(&late, now).is_ok() {
+        received += 1;
+    }
+    assert!((1..=MAX_WINDOW / MAX_RECORD as u64).contains(&received), "{received}");
+    assert!(front.open_pulls().next().is_none());
+    // The output of the node is another matter.
+    front.receive(&Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"x" }, now).unwrap();
 }
 
 #[test]
@@ -456,20 +506,20 @@ fn flow(round_trip: u64, rate: u64, reader: u64) -> (u64, u64) {
         for (_, credit) in down.drain(..arrived) {
             agent.receive(&credit).unwrap();
         }
-        while agent.take_window(stream.channel, bytes.len()) {
+        while agent.take_window(Bundle::Stdout, bytes.len()) {
             link_free = link_free.max(now * rate) + cost;
             up.push_back(link_free / rate + round_trip / 2);
         }
         most = most.max((up.len() as u64 + waiting) * cost);
         for _ in up.drain(..up.partition_point(|arrives| *arrives <= now)) {
             let offset = sent * bytes.len() as u64;
-            front.receive(&Frame::Record { stream, offset, time: 0, bytes: &bytes }, time).unwrap();
+            front.receive(&Frame::Record { pull: 0, stream, offset, time: 0, bytes: &bytes }, time).unwrap();
             (sent, waiting) = (sent + 1, waiting + 1);
         }
         may_take = (may_take + reader).min(reader.max(waiting * cost));
         while waiting > 0 && may_take >= cost {
             (waiting, may_take, taken) = (waiting - 1, may_take - cost, taken + cost);
-            let credit = front.taken(stream.channel, bytes.len(), time);
+            let credit = front.taken(Bundle::Stdout, bytes.len(), time);
             down.extend(credit.map(|credit| (now + round_trip / 2, credit)));
         }
         if now == 1000 {
@@ -506,7 +556,7 @@ fn an_agent_that_does_not_read_its_answers_is_refused() {
     let message = ToFrontEnd::Log { call: 1, log: Log::to(["x"], "") }.frame().unwrap();
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
     let log = Frame::Control(&message[HEADER..]);
-    let record = Frame::Record { stream, offset: 0, time: 0, bytes: b"x" };
+    let record = Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"x" };
     let mut answers = Vec::new();
     for _ in 0..MAX_ANSWERS_OF_NODE {
         front.receive(&log, Instant::now()).unwrap();
@@ -525,7 +575,7 @@ fn an_agent_that_does_not_read_its_answers_is_refused() {
 fn a_node_that_is_cut_off_is_broken_once_and_its_frames_mean_nothing_from_then_on() {
     let mut front = started();
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
-    let record = Frame::Record { stream, offset: 0, time: 0, bytes: b"some" };
+    let record = Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"some" };
     front.receive(&record, Instant::now()).unwrap();
     let broken = front.cut().unwrap();
     assert_eq!((broken.streams.len(), broken.streams[0].delivered), (CHANNELS.len(), 4));
@@ -543,7 +593,7 @@ fn an_agent_that_ignores_its_window_is_refused() {
     let sent = (0u64..).map_while(|number| {
         let offset = number * MAX_RECORD as u64;
         front
-            .receive(&Frame::Record { stream, offset, time: 0, bytes: &bytes }, Instant::now())
+            .receive(&Frame::Record { pull: 0, stream, offset, time: 0, bytes: &bytes }, Instant::now())
             .ok()
             .map(drop)
     });

@@ -20,16 +20,17 @@ fn stream() -> impl Strategy<Value = StreamKey> {
 }
 
 fn frame(payload: &[u8]) -> impl Strategy<Value = Frame<'_>> {
-    let numbers = || (stream(), any::<u64>(), any::<u64>());
+    let numbers = || (0u32..3, stream(), any::<u64>(), any::<u64>());
     prop_oneof![
-        numbers().prop_map(move |(stream, offset, time)| Frame::Record {
+        numbers().prop_map(move |(pull, stream, offset, time)| Frame::Record {
+            pull,
             stream,
             offset,
             time,
             bytes: payload
         }),
-        numbers().prop_map(|(stream, offset, lost)| Frame::Gap { stream, offset, lost }),
-        (stream(), any::<u64>()).prop_map(|(stream, produced)| Frame::End { stream, produced }),
+        numbers().prop_map(|(pull, stream, offset, lost)| Frame::Gap { pull, stream, offset, lost }),
+        numbers().prop_map(|(pull, stream, produced, _)| Frame::End { pull, stream, produced }),
         any::<u64>().prop_map(|bytes| Frame::Credit { bundle: Bundle::Errors, bytes }),
         Just(Frame::Control(payload)),
         any::<u32>().prop_map(|version| Frame::Hello { version }),
@@ -97,7 +98,7 @@ fn long_frames_that_are_read_in_parts_arrive_unchanged() {
     let record = |number: usize| {
         let stream = StreamKey { rank: Rank(1), channel: Channel::Stdout };
         let bytes = &bytes[..lengths[number % lengths.len()]];
-        Frame::Record { stream, offset: number as u64, time: 5, bytes }
+        Frame::Record { pull: 0, stream, offset: number as u64, time: 5, bytes }
     };
     let answer = vec![7; MAX_ANSWER];
     let frame = |number| if number % 10 == 9 { Frame::Control(&answer) } else { record(number) };
@@ -140,9 +141,14 @@ fn what_is_not_a_frame_is_an_error_before_its_payload_is_read() {
     assert_eq!(error(&header([6, 0, 0, 0, 0, 0, 0, 0])), FrameError::Field { kind: 6, field: "magic" });
     let meaningless = FrameError::Field { kind: 3, field: "field without a meaning" };
     assert_eq!(error(&header([3, 1, 1, 2, 0, 0, 0, 0])), meaningless);
-    let mut reserved = header([3, 1, 1, 0, 0, 0, 0, 0]);
+    let mut reserved = header([4, 0, 1, 0, 0, 0, 0, 0]);
     reserved[12] = 1;
-    assert_eq!(error(&reserved), meaningless);
+    assert_eq!(error(&reserved), FrameError::Field { kind: 4, field: "field without a meaning" });
+    // The end of a pulled stream in the bundle of its channel, and the end of another one in that of pulls.
+    let mut pulled = header([3, 1, 1, 0, 0, 0, 0, 0]);
+    pulled[12] = 1;
+    assert_eq!(error(&pulled), FrameError::Field { kind: 3, field: "bundle" });
+    assert_eq!(error(&header([3, 1, 3, 0, 0, 0, 0, 0])), FrameError::Field { kind: 3, field: "bundle" });
 }
 
 #[test]

@@ -31,6 +31,7 @@ compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 6
 
 pub mod attribute;
 pub mod directive;
+mod elsewhere;
 mod failure;
 mod info;
 mod job;
@@ -49,6 +50,7 @@ pub mod wire;
 pub mod xml;
 
 pub use directive::Directives;
+pub use elsewhere::{NodeStream, StreamPull};
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{Interaction, Policy};

@@ -10,6 +10,7 @@ mod hooks;
 mod host;
 mod links;
 mod prepare;
+mod pulls;
 mod stdin;
 mod typed_keys;
 mod uplink;
@@ -33,6 +34,7 @@ use self::host::AgentHost;
 use self::links::Links;
 pub use self::links::{LinkError, link};
 use self::prepare::{prepare, typed};
+use self::pulls::Pulls;
 use self::stdin::StdinWorkers;
 use self::uplink::{AgentInput, Uplink};
 use crate::carrier::DRAIN_LIMIT;
@@ -186,10 +188,13 @@ fn run_ranks(
         Err(error) => return Ok(refuse(uplink, StartRefusal::running(error))),
     };
     let engine = Arc::new(engine);
+    let pulls = Pulls::start(&engine, job.nspace(), uplink);
     let followed = follow(&engine, &job, (uplink, inputs), (output, messages));
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&spec, &ranks));
     let result = match followed {
-        Ok(()) => serve(queue, (&job, &engine, &host, hooks), &ranks, stdin),
+        Ok(()) => {
+            pulls.and_then(|pulls| serve(queue, (&job, &engine, &host, hooks), &ranks, (stdin, &pulls)))
+        }
         Err(failure) => Err(failure),
     };
     if !matches!(result, Ok(AgentExit::Over)) {
@@ -245,7 +250,7 @@ fn serve(
     queue: &Receiver<AgentInput>,
     (job, engine, host, hooks): (&Job, &Engine, &AgentHost, &dyn AgentHooks),
     ranks: &BTreeSet<Rank>,
-    mut stdin: StdinWorkers,
+    (mut stdin, pulls): (StdinWorkers, &Pulls),
 ) -> Result<AgentExit, AgentError> {
     let mut is_over = false;
     loop {
@@ -263,6 +268,8 @@ fn serve(
             Ok(AgentInput::Message(ToAgent::Stdin { call, ranks: targets, bytes })) => {
                 stdin.push(call, (targets, ranks), bytes);
             }
+            Ok(AgentInput::Message(ToAgent::Pull(requests))) => pulls.begin(&requests),
+            Ok(AgentInput::Message(ToAgent::EndPulls(ended))) => pulls.end(&ended),
             Ok(AgentInput::Message(ToAgent::Resize(size))) => drop(job.resize_ptys(size)),
             Ok(AgentInput::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
             Ok(AgentInput::Message(ToAgent::CutOff)) => cut_off(job, ranks),

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
-use iof_nodes::{BrokenEnd, ControlError, FrontEnd, LinkEnd, Start, ToAgent, ToFrontEnd};
-use iof_proto::Channel;
+use iof_nodes::{BrokenEnd, BrokenPull, Bundle, ControlError, FrontEnd, LinkEnd, Start, ToAgent, ToFrontEnd};
+use iof_proto::{NodeStream, StreamPull};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{CarrierEnd, DRAIN_LIMIT, lock};
@@ -169,11 +169,11 @@ impl EdgeEnds {
         self.state().send(frames, Some(answer));
     }
 
-    /// Gives credit for bytes that are in their ring.
-    pub fn give_credit(&self, channel: Channel, length: usize) {
+    /// Gives credit for bytes of a bundle that are where they belong.
+    pub fn give_credit(&self, bundle: Bundle, length: usize) {
         let mut state = self.state();
         if let Some(header) =
-            state.front.taken(channel, length, Instant::now()).and_then(|credit| credit.header())
+            state.front.taken(bundle, length, Instant::now()).and_then(|credit| credit.header())
         {
             let answer = state.front.answer();
             state.send(header.to_vec(), Some(answer));
@@ -203,6 +203,30 @@ impl Edge {
     /// Notes a piece of stdin that is about to be sent, and which the node answers.
     pub fn note_call(&self, call: u64) {
         self.0.ends.state().front.note_call(call);
+    }
+
+    /// Begins to pull streams of the node.
+    pub fn pull(&self, pulls: &[StreamPull]) -> Result<(), ControlError> {
+        // Before the agent sends any of them.
+        self.0.ends.state().front.begin_pulls(pulls);
+        self.send(&ToAgent::Pull(pulls.into()))
+    }
+
+    /// Ends pulls.
+    pub fn end_pulls(&self, pulls: &[u32]) -> Result<(), ControlError> {
+        self.0.ends.state().front.end_pulls(pulls);
+        self.send(&ToAgent::EndPulls(pulls.into()))
+    }
+
+    /// Returns the pulls whose streams have not ended, and whether what is missing may still arrive.
+    pub fn open_pulls(&self) -> (Vec<BrokenPull>, bool) {
+        let state = self.0.ends.state();
+        (state.front.open_pulls().collect(), !state.link.is_closed())
+    }
+
+    /// Returns how far the streams of the node have come, also if what is missing does not arrive.
+    pub fn streams(&self, is_lost: bool) -> Vec<NodeStream> {
+        self.0.ends.state().front.streams(is_lost)
     }
 
     /// Greets an agent, opens its windows, and lets it prepare the start of its ranks.

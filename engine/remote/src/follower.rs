@@ -8,16 +8,15 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, TryRecvError};
-use iof_engine::{Engine, Exit, NodeLost, NodeReport};
-use iof_nodes::{BrokenEnd, BrokenStream, StreamKey, ToFrontEnd};
+use iof_engine::{DeliveredEnd, Engine, Exit, NodeLost, NodeReport};
+use iof_nodes::{BrokenEnd, BrokenPull, BrokenStream, ToFrontEnd};
 use iof_output::PrintReport;
-use iof_proto::directive::key;
 use iof_proto::ranges::listed;
-use iof_proto::{Info, Proc};
+use iof_tool::DirectItem;
 
 use crate::carrier::DRAIN_LIMIT;
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
-use crate::remote::Remote;
+use crate::remote::{Remote, broken_piece, piece};
 
 /// Called with the host of a node, and what it has written to files or the reason why it can't. Must not
 /// block.
@@ -31,6 +30,8 @@ pub struct Follower {
     files: FilesCallback,
     /// The nodes that have neither ended nor are lost.
     open: BTreeSet<usize>,
+    /// When pulled streams are not waited for any longer, once all nodes have ended or are lost.
+    pulls_until: Option<Instant>,
     /// The edges whose agents are told that the job has ended, and until when.
     closing: Option<(Vec<Edge>, Instant)>,
 }
@@ -44,7 +45,7 @@ impl Follower {
         files: FilesCallback,
     ) -> Follower {
         let open = (0..remote.nodes.len()).collect();
-        let mut follower = Follower { remote, engine, queue, files, open, closing: None };
+        let mut follower = Follower { remote, engine, queue, files, open, pulls_until: None, closing: None };
         early.into_iter().for_each(|(number, event)| follower.handle(number, event));
         follower
     }
@@ -58,7 +59,8 @@ impl Follower {
                 Err(error) => break error == TryRecvError::Disconnected,
             }
         };
-        if self.closing.is_none() && (no_edge || self.open.is_empty()) {
+        let has_ended = no_edge || self.open.is_empty();
+        if self.closing.is_none() && has_ended && self.pulls_have_ended(now) {
             self.closing = Some((self.remote.close(), now + DRAIN_LIMIT));
         }
         let is_over =
@@ -72,7 +74,28 @@ impl Follower {
 
     /// Returns when [`Follower::follow`] is to be called whatever happens.
     pub fn due(&self) -> Option<Instant> {
-        self.closing.as_ref().map(|(_, until)| *until)
+        self.closing.as_ref().map(|(_, until)| *until).or(self.pulls_until)
+    }
+
+    /// Returns whether the streams that tools pull have ended. Those that have not in time are broken.
+    fn pulls_have_ended(&mut self, now: Instant) -> bool {
+        let until = *self.pulls_until.get_or_insert(now + DRAIN_LIMIT);
+        let edges: Vec<Edge> = self.remote.edges().iter().flatten().cloned().collect();
+        for (pulls, may_arrive) in edges.iter().map(Edge::open_pulls) {
+            if may_arrive && !pulls.is_empty() && now < until {
+                return false;
+            }
+            self.break_pulls(&pulls);
+        }
+        true
+    }
+
+    /// Ends pulled streams, as broken.
+    fn break_pulls(&self, pulls: &[BrokenPull]) {
+        for broken in pulls {
+            // Refused if the engine ends.
+            let _ = self.remote.deliver(broken.pull, broken_piece(broken), || {});
+        }
     }
 
     fn handle(&mut self, number: usize, event: NodeEvent) {
@@ -120,10 +143,12 @@ impl Follower {
     fn lost(&mut self, number: usize, reason: String, broken: &BrokenEnd) -> Option<NodeLost> {
         let node = self.remote.nodes.get(number)?;
         self.open.remove(&number);
-        if let Some(edge) = self.remote.edges().get_mut(number) {
-            *edge = None;
-        }
+        let edge = self.remote.edges().get_mut(number).and_then(Option::take);
         self.break_off(broken);
+        if let (Some(edge), Some(_)) = (edge, &self.remote.output) {
+            self.break_pulls(&edge.open_pulls().0);
+            self.remote.report(number, NodeReport::Streams(edge.streams(true)));
+        }
         let sum = |figure: fn(&BrokenStream) -> u64| {
             broken.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(figure(stream)))
         };
@@ -139,13 +164,16 @@ impl Follower {
 
     /// Ends the streams of a lost node, as broken.
     fn break_off(&self, broken: &BrokenEnd) {
-        // The command may end.
-        let Some(engine) = self.engine.upgrade() else { return };
-        for BrokenStream { stream: StreamKey { rank, channel }, missing, .. } in &broken.streams {
-            let source = Proc { nspace: self.remote.nspace.clone(), rank: *rank };
-            let end = [Info::new(key::IOF_BROKEN, *missing)];
+        if let Some(output) = &self.remote.output {
+            for BrokenStream { stream, missing, .. } in &broken.streams {
+                output.push(*stream, &DirectItem::Broken(*missing));
+            }
+            return output.flush();
+        }
+        for BrokenStream { stream, delivered, lost, missing } in &broken.streams {
+            let end = piece(*stream, delivered.saturating_add(*lost), Some(DeliveredEnd::Broken(*missing)));
             // Refused if the engine ends.
-            let _ = engine.deliver(&source, *channel, Vec::new(), &end, || {});
+            let _ = self.remote.deliver(0, end, || {});
         }
     }
 }

@@ -59,6 +59,7 @@
 //! | `driver` | the thread that drives all edges |
 //! | `driver::driven` | what it does for one edge |
 //! | `receiver` | what the frames of a node become |
+//! | `output` | the output of all nodes for the printers of the job |
 //! | `driver::driven::reattach` | the search for carriers that replace others |
 //! | `start` | the start of all agents and ranks |
 //! | `remote` | the nodes of a job, and the engine's requests to them |
@@ -77,6 +78,7 @@ pub mod environment;
 mod error;
 mod follower;
 mod greeting;
+mod output;
 mod receiver;
 mod remote;
 mod start;

@@ -3,23 +3,25 @@
 use std::sync::{Arc, Weak};
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, Node, NodeReport};
-use iof_nodes::{Frame, FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
-use iof_proto::directive::key;
-use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
+use iof_engine::{DeliveredEnd, Engine, Node, NodeReport};
+use iof_nodes::{Bundle, Frame, FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
+use iof_proto::{Failure as LogFailure, Log};
+use iof_tool::DirectItem;
 
 use crate::edge::{EdgeEnds, NodeEvent, NumberedEvent};
-use crate::remote::Remote;
+use crate::output::DirectOutput;
+use crate::remote::{OutputPiece, Remote, broken_piece, piece};
 
 /// Passes on what arrives from a node.
 pub struct Receiver {
-    pub nspace: Nspace,
     /// The node, with this number.
     pub node: Node,
     pub number: usize,
     pub remote: Weak<Remote>,
     pub engine: Weak<Engine>,
     pub ends: Arc<EdgeEnds>,
+    /// The printers of the job; `None` if the output goes into rings.
+    pub output: Option<Arc<DirectOutput>>,
     pub events: Sender<NumberedEvent>,
 }
 
@@ -31,25 +33,38 @@ impl Receiver {
     pub fn handle(&self, event: FrontEvent<'_>) -> Result<(), String> {
         match event {
             FrontEvent::Greeted => self.tell(NodeEvent::Greeted),
-            FrontEvent::Output(Frame::Record { stream, time, bytes, .. }) => {
-                self.deliver(stream, time, bytes)?;
+            FrontEvent::Output(Frame::Record { pull, stream, offset, time, bytes }) => {
+                let Some(bundle) = Bundle::of_record(pull, stream.channel) else { return Ok(()) };
+                match &self.output {
+                    Some(output) if pull == 0 => output.print(&self.ends, (stream, bundle), (time, bytes)),
+                    _ => self.deliver((pull, bundle), stream, (offset, time), bytes)?,
+                }
             }
-            FrontEvent::Output(Frame::Gap { stream, offset, lost }) => {
-                let end = Info::new(key::IOF_OFFSET, offset.saturating_add(lost));
-                self.pass_on(stream, Vec::new(), &[end], || {})?;
-            }
-            FrontEvent::Output(Frame::End { stream, .. }) => {
-                self.pass_on(stream, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})?;
-            }
+            FrontEvent::Output(Frame::Gap { pull, stream, offset, lost }) => match &self.output {
+                Some(output) if pull == 0 => output.push(stream, &DirectItem::Gap(lost)),
+                _ => self.pass_on(pull, piece(stream, offset.saturating_add(lost), None), || {})?,
+            },
+            FrontEvent::Output(Frame::End { pull, stream, produced }) => match &self.output {
+                Some(output) if pull == 0 => output.push(stream, &DirectItem::End),
+                _ => self.pass_on(pull, piece(stream, produced, Some(DeliveredEnd::Complete)), || {})?,
+            },
             FrontEvent::None | FrontEvent::Output(_) => {}
             // The edge has noted them.
-            FrontEvent::Message(ToFrontEnd::Produced(_) | ToFrontEnd::Link(_)) => {}
+            FrontEvent::Message(ToFrontEnd::Link(_)) => {}
+            FrontEvent::Message(ToFrontEnd::Produced(_)) => self.report_streams(),
+            FrontEvent::Message(ToFrontEnd::PullFailed { pull }) => {
+                let broken = self.ends.state().front.pull_failed(pull);
+                let Some(broken) = broken else { return Ok(()) };
+                self.pass_on(pull, broken_piece(&broken), || {})?;
+            }
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     // Before their output arrives.
                     remote.report(self.number, NodeReport::Started { pids: pids.clone() });
-                    self.announce()?;
+                }
+                if let ToFrontEnd::Over { .. } = message {
+                    self.report_streams();
                 }
                 self.tell(NodeEvent::Message(message));
             }
@@ -57,15 +72,17 @@ impl Receiver {
         Ok(())
     }
 
-    /// Makes the ranks of a node known to the engine, so that tools can push to them before they
-    /// write. Called before what the node sends next, which may be a message of such a rank.
-    fn announce(&self) -> Result<(), String> {
-        for rank in &self.node.ranks {
-            for channel in Channel::OUTPUTS {
-                self.pass_on(StreamKey { rank: *rank, channel }, Vec::new(), &[], || {})?;
-            }
+    /// Lets the printers have what was passed to them.
+    pub fn flush(&self) {
+        self.output.iter().for_each(|output| output.flush());
+    }
+
+    /// Reports how far the streams of the node have come. Their rings know that, if they have any.
+    fn report_streams(&self) {
+        if let (Some(remote), true) = (self.remote.upgrade(), self.output.is_some()) {
+            let streams = self.ends.state().front.streams(false);
+            remote.report(self.number, NodeReport::Streams(streams));
         }
-        Ok(())
     }
 
     /// Logs a message of a tool on a node, and answers when that is done.
@@ -94,24 +111,32 @@ impl Receiver {
     }
 
     /// Puts bytes into the ring of their stream, and gives credit when they are there.
-    fn deliver(&self, stream: StreamKey, time: u64, bytes: &[u8]) -> Result<(), String> {
-        let time = (time != 0).then(|| Info::new(key::IOF_READ_TIME, time));
+    fn deliver(
+        &self,
+        (pull, bundle): (u32, Bundle),
+        stream: StreamKey,
+        (offset, time): (u64, u64),
+        bytes: &[u8],
+    ) -> Result<(), String> {
         let (ends, length) = (Arc::clone(&self.ends), bytes.len());
-        let taken = move || ends.give_credit(stream.channel, length);
-        self.pass_on(stream, bytes.to_vec(), time.as_slice(), taken)
+        let taken = move || ends.give_credit(bundle, length);
+        let piece = piece(stream, offset, None);
+        self.pass_on(
+            pull,
+            OutputPiece { bytes: bytes.to_vec(), time: (time != 0).then_some(time), ..piece },
+            taken,
+        )
     }
 
+    /// Passes on a piece of the output of the node, or of this pull.
     fn pass_on(
         &self,
-        StreamKey { rank, channel }: StreamKey,
-        bytes: Vec<u8>,
-        infos: &[Info],
+        pull: u32,
+        piece: OutputPiece,
         taken: impl FnOnce() + Send + 'static,
     ) -> Result<(), String> {
         // The command ends.
-        let Some(engine) = self.engine.upgrade() else { return Ok(()) };
-        let source = Proc { nspace: self.nspace.clone(), rank };
-        let delivered = engine.deliver(&source, channel, bytes, infos, taken);
-        delivered.map_err(|error| format!("{channel} of rank {rank}: {error}"))
+        let Some(remote) = self.remote.upgrade() else { return Ok(()) };
+        remote.deliver(pull, piece, taken)
     }
 }

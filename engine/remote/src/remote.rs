@@ -3,13 +3,16 @@
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use iof_engine::{Edges, Job, LastStep, Node, NodeId, NodeReport, NodeRequest, Signal};
-use iof_nodes::ToAgent;
-use iof_proto::Nspace;
+use iof_engine::{
+    DeliveredBytes, DeliveredEnd, Edges, Job, LastStep, Node, NodeId, NodeReport, NodeRequest, Signal,
+};
+use iof_nodes::{BrokenPull, StreamKey, ToAgent};
+use iof_proto::{Nspace, Proc, Rank};
 
 use crate::carrier::lock;
 use crate::cost::AgentCosts;
 use crate::edge::Edge;
+use crate::output::DirectOutput;
 
 /// The nodes of a job.
 pub(crate) struct Remote {
@@ -18,15 +21,36 @@ pub(crate) struct Remote {
     /// The job, once the engine knows it.
     pub(crate) job: OnceLock<Job>,
     pub(crate) costs: Arc<Mutex<AgentCosts>>,
+    /// The printers of the job; `None` if the output goes into rings.
+    pub(crate) output: Option<Arc<DirectOutput>>,
     /// The edges, by node. `None` for a node that is lost, or has ended.
     edges: Mutex<Vec<Option<Edge>>>,
 }
 
+/// A piece of a stream: bytes, its end, or what it lacks before its offset.
+pub(crate) struct OutputPiece {
+    pub stream: StreamKey,
+    pub offset: u64,
+    pub time: Option<u64>,
+    pub bytes: Vec<u8>,
+    pub end: Option<DeliveredEnd>,
+}
+
+/// Returns a piece without bytes.
+pub(crate) fn piece(stream: StreamKey, offset: u64, end: Option<DeliveredEnd>) -> OutputPiece {
+    OutputPiece { stream, offset, time: None, bytes: Vec::new(), end }
+}
+
+/// Returns the end of a pulled stream whose rest does not arrive.
+pub(crate) fn broken_piece(broken: &BrokenPull) -> OutputPiece {
+    piece(broken.stream, broken.position, Some(DeliveredEnd::Broken(broken.missing)))
+}
+
 impl Remote {
     /// Creates the nodes of the job `nspace`, to which there are no edges yet.
-    pub(crate) fn new(nspace: Nspace, nodes: &[Node]) -> Remote {
+    pub(crate) fn new(nspace: Nspace, nodes: &[Node], output: Option<Arc<DirectOutput>>) -> Remote {
         let edges = Mutex::new(nodes.iter().map(|_| None).collect());
-        Remote { nspace, nodes: nodes.into(), job: OnceLock::new(), costs: Arc::default(), edges }
+        Remote { nspace, nodes: nodes.into(), job: OnceLock::new(), costs: Arc::default(), output, edges }
     }
 
     /// Locks the edges. The engine's tables are not locked after them.
@@ -45,6 +69,25 @@ impl Remote {
     pub(crate) fn close(&self) -> Vec<Edge> {
         self.send_all(&ToAgent::Close);
         mem::take(&mut *self.edges()).into_iter().flatten().collect()
+    }
+
+    /// Delivers a piece of the output of the nodes, or of this pull.
+    ///
+    /// # Errors
+    /// The engine can't take it.
+    pub(crate) fn deliver(
+        &self,
+        pull: u32,
+        piece: OutputPiece,
+        taken: impl FnOnce() + Send + 'static,
+    ) -> Result<(), String> {
+        let OutputPiece { stream: StreamKey { rank, channel }, offset, time, bytes, end } = piece;
+        let from = Proc { nspace: self.nspace.clone(), rank };
+        // Output follows the start.
+        let Some(job) = self.job.get() else { return Ok(()) };
+        let bytes = DeliveredBytes { from: &from, channel, bytes, offset: Some(offset), time, end };
+        let delivered = job.deliver_pulled(pull, bytes, taken);
+        delivered.map_err(|error| format!("{channel} of rank {rank}: {error}"))
     }
 
     /// Reports to the engine what has happened at a node.
@@ -69,11 +112,18 @@ impl Edges for Remote {
                 edge.note_call(call);
                 ToAgent::Stdin { call, ranks: ranks.map(Vec::from), bytes: bytes.into() }
             }
+            // At most the streams of a node, so the messages are within their limits.
+            NodeRequest::Pull(pulls) => return drop(edge.pull(pulls)),
+            NodeRequest::EndPulls(pulls) => return drop(edge.end_pulls(pulls)),
             NodeRequest::End(LastStep::CutOff) => ToAgent::CutOff,
             NodeRequest::End(LastStep::HangUp) => return edge.signal_carrier(Signal::TERM),
             NodeRequest::End(LastStep::GiveUp) => return edge.give_up(),
         };
         // At most the ranks of a node and a piece, so the message is within its limits.
         let _ = edge.send(&message);
+    }
+
+    fn is_written(&self, rank: Option<Rank>) -> bool {
+        self.output.as_ref().is_none_or(|output| output.unwritten(rank) == 0)
     }
 }

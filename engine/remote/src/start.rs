@@ -17,6 +17,7 @@ use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{NodeConfig, Start};
 use iof_output::{Audience, FlushTimeout, PrintReport};
 use iof_proto::Rank;
+use iof_tool::DirectInput;
 
 use self::agents::AgentStarts;
 pub use self::agents::{StartProgress, StartStep};
@@ -27,6 +28,7 @@ use crate::edge::Edge;
 use crate::environment;
 use crate::error::{RemoteLimitError, RemoteStartError};
 use crate::follower::FilesCallback;
+use crate::output::DirectOutput;
 use crate::remote::Remote;
 
 /// The default time limit of a start.
@@ -58,6 +60,10 @@ pub struct Launch<'a> {
     pub starts: usize,
     /// The reader of the job's output.
     pub audience: Audience,
+    /// The printers of the job, which get the output without rings; `None` to put the output of each
+    /// rank into a ring of the engine. With printers, tools can read it, too: a stream has a ring while
+    /// one does.
+    pub printers: Option<Vec<DirectInput>>,
     /// The settings of the nodes.
     pub config: NodeConfig,
 }
@@ -67,6 +73,7 @@ pub struct Launch<'a> {
 pub struct RemoteJob {
     /// The job of the front end's engine.
     pub job: Job,
+    output: Option<Arc<DirectOutput>>,
     costs: Arc<Mutex<AgentCosts>>,
 }
 
@@ -97,7 +104,8 @@ impl<'a> Launch<'a> {
             files: None,
         };
         let (start_timeout, starts, audience) = (Some(START_TIMEOUT), carriers.starts(), Audience::Program);
-        Launch { spec, carriers, reattach: None, node_timeout: None, start_timeout, starts, audience, config }
+        let (reattach, node_timeout, printers) = (None, None, None);
+        Launch { spec, carriers, reattach, node_timeout, start_timeout, starts, audience, printers, config }
     }
 }
 
@@ -120,27 +128,35 @@ impl Launch<'_> {
         is_interrupted: &mut dyn FnMut(&StartProgress<'_>) -> bool,
         files: impl FnMut(String, Result<PrintReport, String>) + Send + 'static,
     ) -> Result<RemoteJob, RemoteStartError> {
-        check(nodes)?;
-        let remote = Arc::new(Remote::new(self.spec.nspace.clone(), nodes));
+        check(nodes, self.printers.is_none())?;
+        let printers = self.printers.clone();
+        let output = printers.map(|printers| Arc::new(DirectOutput::new(printers, self.spec.nprocs())));
+        let remote = Arc::new(Remote::new(self.spec.nspace.clone(), nodes, output.clone()));
         let job = remote.start(self, engine, is_interrupted, Box::new(files))?;
-        Ok(RemoteJob { job, costs: Arc::clone(&remote.costs) })
+        Ok(RemoteJob { job, output, costs: Arc::clone(&remote.costs) })
     }
 }
 
 impl RemoteJob {
+    /// Returns the number of bytes that have arrived, and that the printers have not written.
+    pub fn unwritten(&self) -> u64 {
+        self.output.as_ref().map_or(0, |output| output.unwritten(None))
+    }
+
     /// Returns what forwarding has cost the agents that are over.
     pub fn costs(&self) -> AgentCosts {
         self.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Checks that this process can have the rings of all ranks of a job, and its edges. Returns the
+/// Checks that this process can have the edges of a job, and the rings of its ranks if it `has_rings`. Returns the
 /// number of further files that it may open.
 ///
 /// # Errors
 /// The limit that is too low.
-pub fn check(nodes: &[Node]) -> Result<u64, RemoteLimitError> {
+pub fn check(nodes: &[Node], has_rings: bool) -> Result<u64, RemoteLimitError> {
     let ranks = nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
+    let ranks = if has_rings { ranks } else { 0 };
     let files = ranks.saturating_mul(FILES_PER_RANK);
     let files = files.saturating_add((nodes.len() as u64).saturating_mul(FILES_PER_EDGE));
     check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
@@ -162,7 +178,12 @@ impl Remote {
         self.check_ranks(launch.spec)?;
         self.check_reattach(launch)?;
         let starts = Starts::of(launch)?;
-        let job = engine.begin_on_nodes(launch.spec, &self.nodes, Arc::<Remote>::clone(self))?;
+        let job = engine.begin_on_nodes(
+            launch.spec,
+            &self.nodes,
+            Arc::<Remote>::clone(self),
+            self.output.is_some(),
+        )?;
         self.job.get_or_init(|| job.clone());
         let (events, queue) = unbounded();
         let started = AgentStarts::new(self, (launch, &starts), engine, events)

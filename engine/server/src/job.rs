@@ -160,17 +160,18 @@ impl Job {
     /// [upcall](crate::Host).
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
         let streams = self.tables.lock().job(&self.id).map(JobState::streams).unwrap_or_default();
-        self.flush_streams(&streams, timeout)
+        self.flush_streams(&streams, None, timeout)
     }
 
     /// Blocks as [`Job::flush`] does, but only for the output of one rank. Of a remote rank, this
     /// is the output that was delivered.
     pub fn flush_rank(&self, rank: Rank, timeout: Option<Duration>) -> bool {
         let streams = self.tables.lock().job(&self.id).map(|job| job.streams_of(rank)).unwrap_or_default();
-        self.flush_streams(&streams, timeout)
+        self.flush_streams(&streams, Some(rank), timeout)
     }
 
-    fn flush_streams(&self, streams: &[SourceId], timeout: Option<Duration>) -> bool {
+    fn flush_streams(&self, streams: &[SourceId], rank: Option<Rank>, timeout: Option<Duration>) -> bool {
+        let edges = self.tables.lock().handles().edges(&self.id);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written(streams) else { return false };
         loop {
@@ -180,7 +181,7 @@ impl Job {
                 return false;
             }
             drop(capture);
-            if wanted.is_empty() {
+            if wanted.is_empty() && edges.as_ref().is_none_or(|edges| edges.is_written(rank)) {
                 return true;
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -50,10 +50,10 @@ pub use iof_capture::{
     Stdin, WindowSize,
 };
 pub use iof_core::{
-    Buffering, DEFAULT_CACHE_SIZE, DeliverError, EarlyEnd, Edges, EndCause, Ending, Exit, Grant, JobStatus,
-    LastStep, LogConfig, MAX_DELIVERED, MAX_RANKS, MIN_CACHE_SIZE, Node, NodeId, NodeLost, NodeReport,
-    NodeRequest, OPEN_AFTER_KILL, REQUEST_LIFETIME, REQUESTS_TO_END, RankExit, SAME_REQUEST, SpawnRequest,
-    StdinAnswer, StdinPush, TIMEOUT_CODE,
+    Buffering, DEFAULT_CACHE_SIZE, DeliverError, DeliveredBytes, DeliveredEnd, EarlyEnd, Edges, EndCause,
+    Ending, Exit, Grant, JobStatus, LastStep, LogConfig, MAX_DELIVERED, MAX_PULLED_STREAMS, MAX_RANKS,
+    MIN_CACHE_SIZE, Node, NodeId, NodeLost, NodeReport, NodeRequest, OPEN_AFTER_KILL, REQUEST_LIFETIME,
+    REQUESTS_TO_END, RankExit, SAME_REQUEST, SpawnRequest, StdinAnswer, StdinPush, TIMEOUT_CODE,
 };
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,

@@ -9,19 +9,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iof_engine::{
-    Config, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec, KillOnBadExit, LastStep, LaunchError,
-    Node, NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous, Signal, Stdin, StdinAnswer,
+    Config, DeliveredBytes, DeliveredEnd, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec,
+    KillOnBadExit, LastStep, LaunchError, Node, NodeId, NodeLost, NodeReport, NodeRequest, Rendezvous,
+    Signal, Stdin, StdinAnswer,
 };
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Failure, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushReport, Rank, Status,
-    UntakenStdin, Value,
+    Channel, Channels, Failure, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState,
+    PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
 use iof_testing::TIMEOUT;
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
-use iof_tool::Tool;
+use iof_tool::{Delivery, DirectItem, Pull, Tool};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -33,6 +34,8 @@ enum Request {
     SignalRanks(Signal, Vec<Rank>),
     Stdin(u64, Option<Vec<Rank>>, Vec<u8>),
     End(LastStep),
+    Pull(Vec<StreamPull>),
+    EndPulls(Vec<u32>),
 }
 
 struct Recorder(Mutex<Sender<(NodeId, Request)>>);
@@ -46,6 +49,8 @@ impl Edges for Recorder {
                 Request::Stdin(call, ranks.map(<[Rank]>::to_vec), bytes.to_vec())
             }
             NodeRequest::End(step) => Request::End(step),
+            NodeRequest::Pull(pulls) => Request::Pull(pulls.to_vec()),
+            NodeRequest::EndPulls(pulls) => Request::EndPulls(pulls.to_vec()),
             NodeRequest::Resize(_) => return,
         };
         // The test may have ended.
@@ -70,12 +75,13 @@ fn with_stdins(stdins: [Stdin; 4]) -> JobSpec {
 
 /// Begins a job with ranks 0 and 1 on a node, and 2 and 3 on another one.
 fn begin(spec: &JobSpec) -> Fixture {
-    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), spec)
+    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), spec, false)
 }
 
-fn begin_in(engine: Engine, spec: &JobSpec) -> Fixture {
+fn begin_in(engine: Engine, spec: &JobSpec, is_direct: bool) -> Fixture {
     let (sender, requests) = channel();
-    let job = engine.begin_on_nodes(spec, &nodes(), Arc::new(Recorder(Mutex::new(sender)))).unwrap();
+    let recorder = Arc::new(Recorder(Mutex::new(sender)));
+    let job = engine.begin_on_nodes(spec, &nodes(), recorder, is_direct).unwrap();
     Fixture { engine, job, requests }
 }
 
@@ -395,7 +401,7 @@ fn tools_from_outside_cannot_push_to_the_embedders_own_stdin_on_nodes() {
     let spec = changed(with_stdins([Stdin::Pipe, Stdin::Pipe, Stdin::Inherit, Stdin::Pipe]), |spec| {
         spec.own_stdin = [Rank(0)].into();
     });
-    let fixture = begin_in(engine, &spec).started();
+    let fixture = begin_in(engine, &spec, false).started();
     let mut outside = Tool::connect(fixture.engine.socket().unwrap(), "outside").unwrap();
     for rank in [0, 2] {
         let refused = outside.push(&push_to(procs(&[rank, 1])), b"x", |_| {}).unwrap_err().to_string();
@@ -415,7 +421,7 @@ fn the_name_of_a_job_is_free_again_if_its_ranks_are_not_all_started() {
     fixture.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
     let again = |fixture: &Fixture| {
         let (sender, _requests) = channel();
-        fixture.engine.begin_on_nodes(&job_spec(), &nodes(), Arc::new(Recorder(Mutex::new(sender))))
+        fixture.engine.begin_on_nodes(&job_spec(), &nodes(), Arc::new(Recorder(Mutex::new(sender))), false)
     };
     assert!(matches!(again(&fixture), Err(LaunchError::NameTaken(_))));
     let mut tool = fixture.tool();
@@ -424,4 +430,205 @@ fn the_name_of_a_job_is_free_again_if_its_ranks_are_not_all_started() {
     fixture.engine.withdraw_from_nodes(&fixture.job);
     assert_eq!(wait(&fixture.job).code(), 0);
     again(&fixture).unwrap();
+}
+
+/// Begins and starts such a job whose output passes to the printers of the embedder.
+fn start_direct() -> Fixture {
+    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), &job_spec(), true).started()
+}
+
+impl Fixture {
+    /// Delivers bytes of rank 2, which pull `number` has brought. Returns what tells that they are taken.
+    fn deliver(&self, number: u32, offset: u64, bytes: &str, end: Option<DeliveredEnd>) -> Receiver<()> {
+        let (done, taken) = channel();
+        let from = Proc::new(nspace(), Rank(2));
+        let (channel, bytes, offset) = (Channel::Stdout, bytes.into(), Some(offset));
+        let bytes = DeliveredBytes { from: &from, channel, bytes, offset, time: None, end };
+        self.job.deliver_pulled(number, bytes, move || done.send(()).unwrap()).unwrap();
+        taken
+    }
+
+    /// Returns a tool that pulls stdout of rank 2.
+    fn puller(&self) -> Tool {
+        let mut tool = self.tool();
+        tool.pull(&Pull::new(vec![Proc::new(nspace(), Rank(2))], Channels::STDOUT)).unwrap();
+        tool
+    }
+
+    fn pull(&self, number: u32, from_oldest: bool) {
+        let pull = StreamPull { number, rank: Rank(2), channel: Channel::Stdout, from_oldest };
+        assert_eq!(self.next(), (B, Request::Pull(vec![pull])));
+    }
+}
+
+/// Reads until the end of the stream: its bytes, the lost ones, and those that are missing at its end.
+fn read(tool: &mut Tool) -> (String, u64, Option<u64>) {
+    let (mut text, mut lost) = (String::new(), 0);
+    loop {
+        match tool.recv_timeout(TIMEOUT).unwrap().expect("a delivery") {
+            Delivery::Bytes(bytes) => text += std::str::from_utf8(&bytes).unwrap(),
+            Delivery::Gap { gap, .. } => lost += gap.lost,
+            Delivery::Complete { counts, .. } => {
+                assert_eq!(counts.delivered + counts.lost, counts.produced);
+                return (text, lost, None);
+            }
+            Delivery::Broken { missing, .. } => return (text, lost, Some(missing)),
+            delivery => panic!("{delivery:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_stream_of_a_node_is_pulled_while_tools_read_it_and_begins_with_what_the_node_has() {
+    let fixture = start_direct();
+    let mut first = fixture.puller();
+    fixture.pull(1, true);
+    fixture.deliver(1, 5, "some ", None).recv_timeout(TIMEOUT).unwrap();
+    // The second one is served by the same pull.
+    let mut second = fixture.puller();
+    fixture.deliver(1, 10, "bytes", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
+    let all = ("some bytes".to_owned(), 5, None);
+    assert_eq!((read(&mut first), read(&mut second)), (all.clone(), all));
+    drop(first);
+    drop(second);
+    assert_eq!(fixture.next(), (B, Request::EndPulls(vec![1])));
+    // What arrives late of the first pull is not part of the second one.
+    let mut third = fixture.puller();
+    fixture.pull(2, true);
+    fixture.deliver(1, 15, "late", None).recv_timeout(TIMEOUT).unwrap();
+    fixture.deliver(2, 0, "all", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(read(&mut third), ("all".to_owned(), 0, None));
+    fixture.end(&[A, B]);
+}
+
+#[test]
+fn a_pull_without_backlog_has_no_gap_before_its_first_byte() {
+    let fixture = start_direct();
+    let mut tool = fixture.tool();
+    let source = vec![Proc::new(nspace(), Rank(2))];
+    tool.pull(&Pull { backlog: false, ..Pull::new(source, Channels::STDOUT) }).unwrap();
+    fixture.pull(1, false);
+    fixture.deliver(1, 7, "new", Some(DeliveredEnd::Broken(4))).recv_timeout(TIMEOUT).unwrap();
+    match tool.recv_timeout(TIMEOUT).unwrap() {
+        Some(Delivery::Bytes(bytes)) => assert_eq!((bytes.offset(), &*bytes), (7, b"new".as_slice())),
+        delivery => panic!("{delivery:?}"),
+    }
+    assert_eq!(read(&mut tool), (String::new(), 0, Some(4)));
+    fixture.end(&[A, B]);
+}
+
+#[test]
+fn streams_without_rings_have_the_figures_that_their_nodes_report_and_their_ends() {
+    let fixture = start_direct();
+    let stream = |produced, missing| NodeStream {
+        rank: Rank(2),
+        channel: Channel::Stdout,
+        produced,
+        lost: 3,
+        ended: false,
+        missing,
+    };
+    let found = || match fixture.tool().query(&[key::IOF_QUERY_STATS]).unwrap().remove(0).value {
+        Value::Streams(streams) => {
+            assert_eq!(streams.len(), 12, "each stream of each rank");
+            let is_it = |row: &&iof_proto::StreamStats| {
+                row.source.rank == Rank(2) && row.channel == Channel::Stdout && !row.logged
+            };
+            let row = streams.iter().find(is_it).unwrap();
+            (row.produced, row.dropped, row.complete, row.missing)
+        }
+        value => panic!("{value:?}"),
+    };
+    assert_eq!(found(), (0, 0, false, None));
+    fixture.job.report_node(B, NodeReport::Streams(vec![stream(9, None)]));
+    assert_eq!(found(), (9, 3, false, None));
+    fixture.job.report_node(B, NodeReport::Streams(vec![stream(20, Some(11))]));
+    let lost = NodeLost {
+        host: "b".into(),
+        reason: "a cut".into(),
+        ranks: [Rank(2), Rank(3)].into(),
+        delivered: 9,
+        missing: 11,
+        totals: None,
+    };
+    fixture.job.report_node(B, NodeReport::Lost(lost));
+    assert_eq!(found(), (20, 3, true, Some(11)));
+    // The node has nothing any more.
+    assert_eq!(read(&mut fixture.puller()), (String::new(), 0, Some(20)));
+    (0..2).for_each(|rank| fixture.exit(rank, 0, false));
+    fixture.end(&[A]);
+    let mut late = fixture.tool();
+    late.pull(&Pull::new(vec![Proc::all(nspace())], Channels::STDOUT)).unwrap();
+    let mut missed = 0;
+    while let Some(delivery) = late.recv_timeout(TIMEOUT).unwrap() {
+        match delivery {
+            Delivery::Missed { missed: found, .. } => missed += found.bytes,
+            // The ring of the first tool is still there.
+            Delivery::Broken { missing, .. } => missed += missing,
+            Delivery::JobEnded { .. } => break,
+            delivery => panic!("{delivery:?}"),
+        }
+    }
+    assert_eq!(missed, 20, "what can't be read is not silently missing");
+}
+
+#[test]
+fn printers_of_the_embedder_get_no_rings_of_nodes_whose_output_passes_to_them() {
+    let fixture = start_direct();
+    let mut printer = fixture.engine.attach("printer", Grant::Block).unwrap();
+    printer.pull(&Pull::new(vec![Proc::all(nspace())], Channels::STDOUT)).unwrap();
+    let mut tool = fixture.puller();
+    fixture.pull(1, true);
+    fixture.deliver(1, 0, "x", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(read(&mut tool), ("x".to_owned(), 0, None));
+    (0..4).for_each(|rank| fixture.exit(rank, 0, false));
+    fixture.end(&[A, B]);
+    match printer.recv_timeout(TIMEOUT).unwrap() {
+        Some(Delivery::JobEnded { .. }) => {}
+        delivery => panic!("{delivery:?}"),
+    }
+}
+
+#[test]
+fn streams_without_rings_are_read_in_order_and_their_bytes_are_given_back() {
+    let fixture = start_direct();
+    let mut printer = fixture.engine.attach("printer", Grant::Block).unwrap();
+    let pull = Pull::new(vec![Proc::new(nspace(), Rank(1)), Proc::new(nspace(), Rank(2))], Channels::STDOUT);
+    let handler = printer.pull(&pull).unwrap().handler;
+    let input = printer.direct_input(handler, &pull).unwrap();
+    let bytes = |text: &str| Arc::new(text.to_owned().into_bytes());
+    let (first, second) = (bytes("first"), bytes("second"));
+    let item = |bytes: &Arc<Vec<u8>>, time| DirectItem::Bytes { bytes: Arc::<Vec<u8>>::clone(bytes), time };
+    input.push(Rank(2), Channel::Stdout, &item(&first, 7));
+    input.push(Rank(2), Channel::Stdout, &DirectItem::Gap(3));
+    // Neither this rank nor this channel was pulled.
+    input.push(Rank(0), Channel::Stdout, &item(&second, 0));
+    input.push(Rank(1), Channel::Stderr, &item(&second, 0));
+    assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (2, 1));
+    let sleeper = std::thread::spawn(move || {
+        match printer.recv_timeout(TIMEOUT).unwrap() {
+            Some(Delivery::Bytes(bytes)) => {
+                assert_eq!((&*bytes, bytes.offset(), bytes.time()), (b"first".as_slice(), 0, Some(7)));
+            }
+            delivery => panic!("{delivery:?}"),
+        }
+        // The tool sleeps until the rest is pushed.
+        let rest = read(&mut printer);
+        (printer, rest)
+    });
+    input.flush();
+    while Arc::strong_count(&first) > 1 {
+        std::thread::yield_now();
+    }
+    input.push(Rank(2), Channel::Stdout, &item(&second, 0));
+    input.push(Rank(2), Channel::Stdout, &DirectItem::Broken(5));
+    input.flush();
+    let (printer, rest) = sleeper.join().unwrap();
+    assert_eq!(rest, ("second".to_owned(), 3, Some(5)));
+    input.push(Rank(1), Channel::Stdout, &item(&first, 0));
+    drop(printer);
+    assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 1));
+    input.push(Rank(1), Channel::Stdout, &item(&first, 0));
+    assert_eq!(Arc::strong_count(&first), 1, "nothing is kept for a tool that is gone");
+    fixture.end(&[A, B]);
 }

@@ -9,7 +9,7 @@ use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
 use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
 use iof_proto::{Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
-use iof_tool::{AttachError, Pull, RequestError, Tool};
+use iof_tool::{AttachError, DirectInput, Pull, RequestError, Tool};
 
 use crate::error::Failure;
 use crate::options::engine::EngineArgs;
@@ -47,11 +47,27 @@ pub fn attach_own(
     Ok(tool)
 }
 
-/// Pulls the streams of a job that go to `part`.
-pub fn pull_for(tool: &mut Tool, nspace: &Nspace, part: &OutputTarget<'_>) -> Result<(), Failure> {
+/// Attaches a tool as [`attach_own`] does, for a job on other nodes, whose output passes to the tool by
+/// the input that this returns.
+pub fn attach_direct(
+    engine: &Engine,
+    name: &str,
+    nspace: &Nspace,
+    part: &OutputTarget<'_>,
+) -> Result<(Tool, DirectInput), Failure> {
+    let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
+    let (handler, pull) = pull_for(&mut tool, nspace, part)?;
+    let input = tool.direct_input(handler, &pull).map_err(Failure::running)?;
+    Ok((tool, input))
+}
+
+/// Pulls the streams of a job that go to `part`. Returns the registration and what it pulls.
+pub fn pull_for(tool: &mut Tool, nspace: &Nspace, part: &OutputTarget<'_>) -> Result<(u32, Pull), Failure> {
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
     let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
-    tool.pull(&Pull::new(procs, part.channels)).map(drop).map_err(Failure::running)
+    let pull = Pull::new(procs, part.channels);
+    let granted = tool.pull(&pull).map_err(Failure::running)?;
+    Ok((granted.handler, pull))
 }
 
 /// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits

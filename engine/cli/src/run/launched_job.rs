@@ -94,7 +94,8 @@ fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> 
         files: outputs.node_files(args.give_up)?,
     };
     let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());
-    let mut launch = Launch { reattach, audience, config, ..Launch::new(spec, &carriers) };
+    let printers = Some(base.printers.clone());
+    let mut launch = Launch { reattach, audience, printers, config, ..Launch::new(spec, &carriers) };
     args.nodes.limit(&mut launch);
     launch::start(nodes, &launch, engine, (signals, events))
 }

@@ -8,10 +8,11 @@ use iof_engine::{Config, Engine, Rendezvous, StartError};
 use iof_output::NewFiles;
 use iof_proto::Rank;
 use iof_proto::rendezvous::{BindError, JobLink};
+use iof_tool::DirectInput;
 
 use super::host::CommandHost;
 use super::plan::Plan;
-use crate::commands::attach::attach_own;
+use crate::commands::attach::{attach_direct, attach_own};
 use crate::error::{Failure, engine_failed};
 use crate::events::job_event::JobEvent;
 use crate::events::signal_watch::SignalWatch;
@@ -27,6 +28,8 @@ pub struct Prepared<'a> {
     /// Watches whether the rank with the command's terminal fills the screen.
     pub screen: FullScreen,
     pub writers: Vec<OutputWriter>,
+    /// What passes the output of other nodes to these.
+    pub printers: Vec<DirectInput>,
     /// The files that are removed unless the job starts.
     pub new_files: NewFiles,
     /// Ends with the job, so that a concurrent run gets another name.
@@ -51,12 +54,21 @@ impl<'a> Prepared<'a> {
         let Plan { args, spec, outputs, nodes, .. } = &mut plan;
         spec.pmix_tools.take_if(|_| engine.socket().is_none());
         // The printers register before the job exists, so that they receive its first byte.
+        let mut printers = Vec::new();
         let mut attached = outputs.attach(|parts| {
-            parts.iter().map(|part| attach_own(&engine, "iof run", &spec.nspace, part).map(Some)).collect()
+            let attach = |part| match nodes {
+                None => attach_own(&engine, "iof run", &spec.nspace, part).map(Some),
+                Some(_) => {
+                    let (tool, printer) = attach_direct(&engine, "iof run", &spec.nspace, part)?;
+                    printers.push(printer);
+                    Ok(Some(tool))
+                }
+            };
+            parts.iter().map(attach).collect()
         })?;
         let spare_files = match nodes {
             None => engine.check(spec).map_err(Failure::usage)?,
-            Some((nodes, _)) => iof_remote::check(nodes).map_err(Failure::usage)?,
+            Some((nodes, _)) => iof_remote::check(nodes, false).map_err(Failure::usage)?,
         };
         let ranks: Vec<Rank> = (0..u32::try_from(spec.nprocs()).unwrap_or(u32::MAX)).map(Rank).collect();
         let mut new_files = NewFiles::default();
@@ -64,7 +76,18 @@ impl<'a> Prepared<'a> {
         wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
         let writers = attached.start()?;
         let screen = watch_screen(&engine, &plan, events.clone())?;
-        Ok(Prepared { screen, writers, new_files, reserved, engine, signals, events, event_queue, plan })
+        Ok(Prepared {
+            screen,
+            writers,
+            printers,
+            new_files,
+            reserved,
+            engine,
+            signals,
+            events,
+            event_queue,
+            plan,
+        })
     }
 }
 

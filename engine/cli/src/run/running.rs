@@ -9,6 +9,7 @@ use std::time::Instant;
 use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, Remedy, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
+use iof_remote::RemoteJob;
 use nix::sys::signal::Signal;
 
 use super::children::{Children, Own};
@@ -106,7 +107,8 @@ impl RunningJob<'_> {
         self.report_exits(failed);
         self.print_held();
         if let Some(blocked) = &self.course.given_up {
-            report_given_up(blocked, &self.base.engine);
+            let unwritten = self.job.remote.as_ref().map_or(0, RemoteJob::unwritten);
+            report_given_up(blocked, &self.base.engine, unwritten);
         }
         self.report_failures();
         self.keyboard = None;
@@ -469,8 +471,8 @@ fn mpi_protocol(mpi: Mpi, engine: &Engine) -> String {
 }
 
 /// Reports outputs that were given up, with the bytes that this command has cached for them.
-fn report_given_up(blocked: &Blocked, engine: &Engine) {
-    let unread = match unread_bytes(engine) {
+fn report_given_up(blocked: &Blocked, engine: &Engine, unwritten: u64) {
+    let unread = match unread_bytes(engine).map(|unread| unread.saturating_add(unwritten)) {
         Ok(unread) => format!("at least {} bytes of output were", unread.saturating_sub(blocked.accepted)),
         Err(_) => "the rest of the output was".into(),
     };

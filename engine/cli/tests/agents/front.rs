@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use iof_engine::{App, JobSpec, Policy, Rendezvous};
 use iof_nodes::{
-    Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal, Start,
-    ToAgent, ToFrontEnd, window,
+    Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal,
+    Start, ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -113,7 +113,7 @@ impl Front {
 
     /// Gives credit for a record of this number of bytes.
     pub fn credit(&mut self, bytes: usize) {
-        let credit = self.end.taken(Channel::Stdout, bytes, Instant::now()).unwrap();
+        let credit = self.end.taken(Bundle::Stdout, bytes, Instant::now()).unwrap();
         let mut frame = Vec::new();
         credit.append_to(&mut frame);
         self.write(&frame);

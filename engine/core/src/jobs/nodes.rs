@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{Signal, WindowSize};
-use iof_proto::{Channel, Failure, Rank, UntakenStdin};
+use iof_proto::{Channel, Failure, NodeStream, Rank, StreamPull, UntakenStdin};
 
 use crate::jobs::early_end::LastStep;
 use crate::jobs::exit::Exit;
@@ -64,6 +64,9 @@ pub enum NodeReport {
         /// The answer.
         answer: StdinAnswer,
     },
+    /// How far the streams of the node have come, in the order of their ranks and channels. For a job
+    /// whose output has no rings here.
+    Streams(Vec<NodeStream>),
     /// All ranks have exited, and all their output was delivered.
     Over {
         /// The streams that were completed before their end of file.
@@ -84,6 +87,11 @@ pub enum NodeRequest<'a> {
     End(LastStep),
     /// Changes the size of the ranks' terminals.
     Resize(WindowSize),
+    /// Begins to send these streams, which the embedder [delivers](crate::Core::deliver_pulled) with
+    /// the numbers of the pulls.
+    Pull(&'a [StreamPull]),
+    /// Ends these pulls.
+    EndPulls(&'a [u32]),
     /// Passes on a piece of stdin. The node answers once, with [`NodeReport::StdinTaken`].
     Stdin {
         /// The number of the request.
@@ -102,6 +110,13 @@ pub trait Edges: Send + Sync {
     ///
     /// The engine's tables are locked. So this must not block, and must not call the engine.
     fn send(&self, node: NodeId, request: NodeRequest<'_>);
+
+    /// Returns whether the embedder's printers have written what they were given of a rank, or of all
+    /// ranks. Called while the tables are not locked.
+    fn is_written(&self, rank: Option<Rank>) -> bool {
+        let _ = rank;
+        true
+    }
 }
 
 /// A node of a job among the nodes of all jobs: the run of the job, and the node.

@@ -125,7 +125,7 @@ impl Core {
         self.resources
             .create_log_stream(id, config, &label)
             .inspect_err(|_| self.cancel_reservations(&target.nspace, &reserved))?;
-        self.open_stream(id, new);
+        self.open_stream(id, new, 0);
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
             job.add_logged(target.rank, channel, id);
             self.jobs.note_logged(&target.nspace);

@@ -1,6 +1,7 @@
 //! Answers from the engine's own tables.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use iof_capture::{Counted, SourceId, StreamAnswer, StreamStep};
 use iof_proto::attribute::{self, AttributeError, Given, Place};
 use iof_proto::query::key;
 use iof_proto::{
-    Attributes, Channel, Failure, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats,
-    Status, StreamStats, Value,
+    Attributes, Channel, Failure, Info, JobInfo, NodeStream, Nspace, Proc, ProcInfo, ProcState, Rank,
+    ReaderStats, Status, StreamStats, Value,
 };
 use iof_shm_ring::ReaderId;
 
@@ -288,7 +289,44 @@ fn attributes(state: &Core) -> Vec<Attributes> {
 fn streams(state: &Core, scope: &Scope) -> Vec<StreamStats> {
     let named = |row: &&StreamStats| scope.has(&row.source.nspace, row.source.rank);
     let known = state.queries.counters().iter().filter(named).cloned();
-    known.chain(new_streams(state, scope)).chain(launching_streams(state, scope)).collect()
+    let known = known.chain(new_streams(state, scope)).chain(launching_streams(state, scope));
+    if !state.jobs.iter().any(|(_, job)| job.is_direct()) {
+        return known.collect();
+    }
+    let mut rows: BTreeMap<_, StreamStats> =
+        known.map(|row| ((row.source.clone(), row.channel, row.logged), row)).collect();
+    for row in direct_streams(state, scope) {
+        match rows.entry((row.source.clone(), row.channel, false)) {
+            // Its ring has what tools read of it.
+            Entry::Occupied(mut known) => {
+                let StreamStats { produced, cached, generation, readers, .. } = known.get_mut();
+                let (produced, readers) = (row.produced.max(*produced), std::mem::take(readers));
+                let (cached, generation) = (*cached, *generation);
+                known.insert(StreamStats { produced, cached, generation, readers, ..row });
+            }
+            Entry::Vacant(new) => drop(new.insert(row)),
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// Returns the streams of other nodes whose output has no rings, as their nodes have reported them.
+fn direct_streams(state: &Core, scope: &Scope) -> impl Iterator<Item = StreamStats> {
+    let jobs = state.jobs.iter().filter(|(_, job)| job.is_direct());
+    let ranks = jobs.flat_map(|(nspace, job)| job.ranks().map(move |(rank, _)| (nspace, job, rank)));
+    ranks.filter(|(nspace, _, rank)| scope.has(nspace, *rank)).flat_map(|(nspace, job, rank)| {
+        Channel::OUTPUTS.map(|channel| {
+            let source = Proc::new(nspace.clone(), rank);
+            let NodeStream { produced, lost, ended, missing, .. } = job.node_stream(rank, channel);
+            StreamStats {
+                produced,
+                dropped: lost,
+                complete: ended || missing.is_some(),
+                missing,
+                ..zero_counters(&StreamName { source, channel, logged: false, run: job.run() })
+            }
+        })
+    })
 }
 
 /// Returns the streams that were added after the counters were requested.

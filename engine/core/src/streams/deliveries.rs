@@ -1,6 +1,6 @@
 //! Deliveries that were taken, and the ends of their streams.
 
-use iof_capture::SourceId;
+use iof_capture::{SourceBytes, SourceId};
 use iof_proto::Nspace;
 
 use crate::Core;
@@ -9,11 +9,26 @@ use crate::streams::state::StreamState;
 use crate::upcall::{TakenCallback, Upcall};
 
 impl Core {
-    /// Adds the stream `source`, which deliveries fill, and queues the command that opens it.
-    pub(crate) fn open_stream(&mut self, source: SourceId, new: StreamState) {
+    /// Adds the stream `source`, which deliveries fill, and queues the commands that open it. It begins
+    /// with the byte at `offset`.
+    pub(crate) fn open_stream(&mut self, source: SourceId, new: StreamState, offset: u64) {
         let first = self.add_stream(source, new);
         self.streams.open_delivery(source);
-        self.effects.commands.push(Command::Open { source, stream: (), first: Some(first) });
+        if offset == 0 {
+            return self.effects.commands.push(Command::Open { source, stream: (), first: Some(first) });
+        }
+        if let Some(delivery) = self.streams.delivery(source) {
+            delivery.advance(offset);
+            // An end is always queued.
+            let _ = delivery.queue(0, true, Box::new(|| {}));
+        }
+        // What precedes it is a gap for readers that begin with the oldest byte.
+        let skipped = SourceBytes { bytes: Vec::new(), lost: offset, time: None };
+        self.effects.commands.extend([
+            Command::Open { source, stream: (), first: None },
+            Command::Deliver { source, delivery: skipped },
+            Command::Request(first),
+        ]);
     }
 
     /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.

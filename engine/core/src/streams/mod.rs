@@ -10,6 +10,7 @@ pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod events;
 pub(crate) mod options;
+pub(crate) mod pulled;
 pub(crate) mod readers;
 pub(crate) mod reading;
 pub(crate) mod state;

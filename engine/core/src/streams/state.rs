@@ -42,6 +42,8 @@ pub struct StreamState {
     /// The registrations that could not be attached, because their tools read too many streams or
     /// there was no memory. They are to receive the number of bytes that they miss.
     missing: BTreeSet<(PeerId, u32)>,
+    /// The embedder's gating readers have it in another way.
+    is_direct: bool,
     /// Its final counters, once it is complete.
     completion: Option<Completion>,
     /// Its job failed to start, so it is forgotten when it is complete.
@@ -64,6 +66,7 @@ impl StreamState {
             backlog_reader: None,
             release_backlog: false,
             missing: BTreeSet::new(),
+            is_direct: false,
             completion: None,
             withdrawn: false,
             adjusted: false,
@@ -75,7 +78,8 @@ impl StreamState {
     pub(crate) fn of_job(job: &JobState, source: Proc, channel: Channel, logged: bool) -> StreamState {
         let name = StreamName { source, channel, logged, run: job.run() };
         let new = StreamState::new(name, job.options(), job.forward());
-        StreamState { release_backlog: job.has_released_backlog(), ..new }
+        let is_direct = !logged && job.is_direct();
+        StreamState { release_backlog: job.has_released_backlog(), is_direct, ..new }
     }
 
     /// Returns the source and the channel of the stream.
@@ -169,7 +173,8 @@ impl StreamState {
             && registration.includes(&self.name.source.nspace)
             // A stream without forwarding is only for tools that ask for it, not for the launcher's
             // own readers.
-            && !(peer.is_own() && self.forward == Some(false));
+            && !(peer.is_own() && self.forward == Some(false))
+            && (peer.may_lose() || !self.is_direct);
         covered.then(|| self.options.under(registration.directives()))
     }
 

@@ -193,6 +193,7 @@ impl Core {
     pub fn disconnected(&mut self, id: PeerId) -> Option<Peer> {
         self.detach(id, None);
         let mut peer = self.tools.remove(id)?;
+        self.registrations_changed();
         self.effects.notices.append(&mut peer.take_notices());
         self.effects.handles.push(HandleOp::DropPage(id));
         peer.tickets().for_each(|ticket| self.release(ticket));

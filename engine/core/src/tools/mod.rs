@@ -2,6 +2,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod demand;
+pub(crate) mod elsewhere;
 pub(crate) mod grant;
 pub(crate) mod linger;
 pub(crate) mod outgoing;

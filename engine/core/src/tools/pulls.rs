@@ -103,6 +103,11 @@ impl Core {
         let Some(handler) = self.tools.get(&peer_id).map(Peer::next_handler) else {
             return self.end_registration(registration);
         };
+        let may_lose = self.tools.get(&peer_id).is_some_and(Peer::may_lose);
+        if may_lose && let Err(failure) = self.check_pulled(&registration) {
+            self.end_registration(registration);
+            return self.refuse_pull(peer_id, request, failure);
+        }
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
             let ended = self.tools.remove_registration(peer_id, handler);
@@ -123,6 +128,8 @@ impl Core {
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.answer(&ToTool::Pulled { request, result: Ok(Granted { handler, ignored }) });
         }
+        // A tool knows its registration from the answer on.
+        self.miss_ended(peer_id, handler);
     }
 
     /// Sends a tool the reason why its pull failed.

@@ -216,31 +216,50 @@ impl Registration {
 
 /// The registrations that name each job.
 #[derive(Default)]
-pub(crate) struct ByJob(BTreeMap<Nspace, BTreeSet<(PeerId, u32)>>);
+pub(crate) struct ByJob {
+    registrations: BTreeMap<Nspace, BTreeSet<(PeerId, u32)>>,
+    /// The jobs whose registrations have changed.
+    changed: BTreeSet<Nspace>,
+}
 
 impl ByJob {
     /// Returns the registrations that name `nspace`, in order.
     pub(crate) fn naming(&self, nspace: &Nspace) -> Vec<(PeerId, u32)> {
-        self.0.get(nspace).map(|registrations| registrations.iter().copied().collect()).unwrap_or_default()
+        self.registrations
+            .get(nspace)
+            .map(|registrations| registrations.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
-        self.0.values().map(BTreeSet::len).sum()
+        self.registrations.values().map(BTreeSet::len).sum()
+    }
+
+    /// Notes that what the registrations for a job cover may have changed.
+    pub(crate) fn note_change(&mut self, nspace: &Nspace) {
+        self.changed.insert(nspace.clone());
+    }
+
+    /// Removes and returns the jobs whose registrations have changed.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Nspace> {
+        mem::take(&mut self.changed)
     }
 
     pub(crate) fn add(&mut self, peer_id: PeerId, handler: u32, registration: &Registration) {
+        self.changed.extend(registration.jobs().cloned());
         for nspace in registration.jobs() {
-            self.0.entry(nspace.clone()).or_default().insert((peer_id, handler));
+            self.registrations.entry(nspace.clone()).or_default().insert((peer_id, handler));
         }
     }
 
     pub(crate) fn remove(&mut self, peer_id: PeerId, handler: u32, registration: &Registration) {
+        self.changed.extend(registration.jobs().cloned());
         for nspace in registration.jobs() {
-            if let Some(registrations) = self.0.get_mut(nspace) {
+            if let Some(registrations) = self.registrations.get_mut(nspace) {
                 registrations.remove(&(peer_id, handler));
                 if registrations.is_empty() {
-                    self.0.remove(nspace);
+                    self.registrations.remove(nspace);
                 }
             }
         }
@@ -295,6 +314,6 @@ mod tests {
         by_job.remove(5, 1, &one);
         assert_eq!(naming(&by_job, "b"), [(4, 9)]);
         by_job.remove(4, 9, &two);
-        assert!(by_job.0.is_empty(), "a job that no registration names is removed");
+        assert!(by_job.registrations.is_empty(), "a job that no registration names is removed");
     }
 }

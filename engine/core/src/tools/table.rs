@@ -1,6 +1,6 @@
 //! The table of tools, with an index of their registrations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iof_proto::Nspace;
 
@@ -80,6 +80,16 @@ impl Tools {
     pub(crate) fn remove_all(&mut self) {
         self.by_job = ByJob::default();
         self.peers.clear();
+    }
+
+    /// Notes that what registrations for a job cover may have changed.
+    pub(crate) fn note_change(&mut self, nspace: &Nspace) {
+        self.by_job.note_change(nspace);
+    }
+
+    /// Removes and returns the jobs whose registrations have changed.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Nspace> {
+        self.by_job.take_changed()
     }
 
     /// Returns the registrations that name `nspace`, in order.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
-use iof_nodes::{Frame, Start, StreamKey};
+use iof_nodes::{Bundle, Frame, Start, StreamKey};
 use iof_output::{
     Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER,
     LineHolder, Rest,
@@ -330,7 +330,9 @@ fn add<'a>(
     if count > 0 || found.is_none() {
         let length = held.saturating_add(count);
         if length > 0 {
-            match uplink.take_window(stream.channel, length, batch.is_empty()) {
+            let window = |bundle| uplink.take_window(bundle, length, batch.is_empty());
+            // A stream of output has a bundle.
+            match Bundle::of(stream.channel).and_then(window) {
                 Some(true) => {}
                 Some(false) => return Step::NoRoom(decision),
                 None => return Step::Closed,
@@ -358,8 +360,8 @@ fn add<'a>(
         lines.open.remove(&id);
     }
     let frame = match peeked {
-        Peeked::Gap(gap) => Frame::Gap { stream, offset: gap.offset, lost: gap.lost },
-        Peeked::Complete(counts) => Frame::End { stream, produced: counts.produced },
+        Peeked::Gap(gap) => Frame::Gap { pull: 0, stream, offset: gap.offset, lost: gap.lost },
+        Peeked::Complete(counts) => Frame::End { pull: 0, stream, produced: counts.produced },
         _ => return Step::Added(outcome),
     };
     batch.make(|buffer| frame.append_to(buffer));
@@ -384,12 +386,12 @@ fn add_record<'a>(
     match lines.parts.get_mut(&id).filter(|part| !part.bytes().is_empty()) {
         Some(part) => part.flush(|held, offset, time| {
             let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
-            let record = Frame::Record { stream, offset, time, bytes: &whole };
+            let record = Frame::Record { pull: 0, stream, offset, time, bytes: &whole };
             batch.make(|buffer| record.append_to(buffer));
         }),
         None if bytes.is_empty() => {}
         None => {
-            let record = Frame::Record { stream, offset, time, bytes };
+            let record = Frame::Record { pull: 0, stream, offset, time, bytes };
             batch.copy(&record.header().unwrap_or_default());
             batch.add(bytes);
         }

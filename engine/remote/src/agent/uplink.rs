@@ -6,8 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
-use iof_nodes::{AgentEnd, AgentEvent, EdgeError, Frame, FrameDecoder, LinkEnd, ToAgent, ToFrontEnd};
-use iof_proto::Channel;
+use iof_nodes::{AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, LinkEnd, ToAgent, ToFrontEnd};
 
 use super::carrier_files::{CarrierOutput, WaitEnd, write_frames};
 use crate::carrier::lock;
@@ -193,12 +192,12 @@ impl Uplink {
         Ok(())
     }
 
-    /// Takes window for a record of `channel`. Returns whether there was room; if `waits`, blocks
+    /// Takes window for a record of `bundle`. Returns whether there was room; if `waits`, blocks
     /// until there is. Returns `None` when the edge has ended.
-    pub fn take_window(&self, channel: Channel, bytes: usize, waits: bool) -> Option<bool> {
+    pub fn take_window(&self, bundle: Bundle, bytes: usize, waits: bool) -> Option<bool> {
         let mut state = self.state();
         while !state.link.is_closed() {
-            if state.end.take_window(channel, bytes) {
+            if state.end.take_window(bundle, bytes) {
                 return Some(true);
             }
             if !waits {

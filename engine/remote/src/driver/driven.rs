@@ -238,6 +238,7 @@ impl Driven {
                 }
             }
         }
+        self.receiver.flush();
         Ok(())
     }
 

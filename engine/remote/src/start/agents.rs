@@ -235,12 +235,12 @@ impl<'a> AgentStarts<'a> {
             carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
         let ends = EdgeEnds::new(FrontEnd::new(&node.ranks, window(edges)), end, down);
         let receiver = receiver::Receiver {
-            nspace: self.remote.nspace.clone(),
             node: node.clone(),
             number,
             remote: Arc::downgrade(self.remote),
             engine: Arc::downgrade(self.engine),
             ends: Arc::new(ends),
+            output: self.remote.output.clone(),
             events: self.events.clone(),
         };
         Ok(self.driver.drive(Driven::new(receiver, up, limit, launch.node_timeout)))

@@ -243,6 +243,7 @@ impl Engine {
                 elsewhere,
                 launching,
                 nodes: &[],
+                is_direct: false,
             })
             .ok_or(AdoptError::NameTaken(nspace))?;
         let numbers = running_ranks.iter().map(|(running, _)| running.rank);

@@ -46,6 +46,7 @@ pub(crate) fn new_job(spec: &JobSpec) -> NewJob<'_> {
         elsewhere: spec.elsewhere,
         launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching(spec))).collect(),
         nodes: &[],
+        is_direct: false,
     }
 }
 

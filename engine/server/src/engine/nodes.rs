@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use iof_core::{Edges, Input, MAX_RANKS, NewJob, Node, NodeId, NodeReport};
+#[cfg(doc)]
+use iof_core::NodeRequest;
+use iof_core::{DeliverError, DeliveredBytes, Edges, Input, MAX_RANKS, NewJob, Node, NodeId, NodeReport};
 use iof_proto::JobSpec;
 
 use crate::engine::Engine;
@@ -21,6 +23,12 @@ impl Engine {
     /// directives, the rules for stdin and those for an early end have an effect. Stdin that a rank
     /// inherits ([`Stdin::Inherit`](crate::Stdin::Inherit)) is what the embedder's own tools push to it.
     ///
+    /// With `is_direct`, the embedder passes the output to its printers itself
+    /// ([`Tool::direct_input`](iof_tool::Tool::direct_input)) in place of delivering it. Readers with
+    /// [`Grant::Block`](crate::Grant::Block) are printers then. A stream has a ring only while another
+    /// tool reads it: the engine requests it of its node ([`NodeRequest::Pull`](crate::NodeRequest)),
+    /// and the embedder delivers it by [`Job::deliver_pulled`].
+    ///
     /// # Errors
     /// The name is taken, or the number of ranks is invalid.
     pub fn begin_on_nodes(
@@ -28,12 +36,13 @@ impl Engine {
         spec: &JobSpec,
         nodes: &[Node],
         edges: Arc<dyn Edges>,
+        is_direct: bool,
     ) -> Result<Job, LaunchError> {
         let ranks = spec.nprocs();
         if ranks == 0 || ranks > u64::from(MAX_RANKS) || nodes.is_empty() {
             return Err(LaunchError::Ranks { asked: ranks });
         }
-        let job = self.starter.begin(NewJob { nodes, ..new_job(spec) });
+        let job = self.starter.begin(NewJob { nodes, is_direct, ..new_job(spec) });
         let job = job.ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         self.starter.tables.lock().handles().add_edges(job.id(), edges);
         Ok(job)
@@ -49,6 +58,36 @@ impl Engine {
 }
 
 impl Job {
+    /// Delivers output of a stream that the engine has requested by [`NodeRequest::Pull`], with the
+    /// number of the pull and the offset; with the number 0, output as by [`Engine::deliver`]. `taken` is called once the bytes are in the ring of the
+    /// stream, or are not needed. Does not block.
+    ///
+    /// # Errors
+    /// As [`Engine::deliver`].
+    pub fn deliver_pulled(
+        &self,
+        pull: u32,
+        bytes: DeliveredBytes<'_>,
+        taken: impl FnOnce() + Send + 'static,
+    ) -> Result<(), DeliverError> {
+        let mut tables = self.tables.lock();
+        match tables.deliver_pulled(&self.id, pull, bytes, Box::new(taken))? {
+            Ok(stream) => {
+                if let Err(stopped) = tables.perform_effects() {
+                    tables.withdraw_delivery(stream);
+                    return Err(stopped.into());
+                }
+            }
+            Err(taken) => {
+                drop(tables);
+                // Tools may miss the stream.
+                self.tables.reports.wake();
+                taken();
+            }
+        }
+        Ok(())
+    }
+
     /// Reports to the engine what has happened at another node of the job
     /// ([`Engine::begin_on_nodes`]). Does not block. Output is delivered before the report that
     /// follows it.

@@ -93,6 +93,8 @@ impl Handles {
                 return requested.map(|request| Input::Signalled { request, count });
             }
             HandleOp::EndNode { node, step } => self.send(node, NodeRequest::End(step)),
+            HandleOp::Pull { node, pulls } => self.send(node, NodeRequest::Pull(&pulls)),
+            HandleOp::EndPulls { node, pulls } => self.send(node, NodeRequest::EndPulls(&pulls)),
             HandleOp::Stdin { push, nodes, piece } => {
                 let bytes = memory.copy(push, piece);
                 for (node, ranks) in nodes {
@@ -144,6 +146,11 @@ impl Handles {
     /// Adds the edges to the other nodes of a job.
     pub(crate) fn add_edges(&mut self, job: &JobId, edges: Arc<dyn Edges>) {
         self.jobs.entry(job.run).or_default().edges = Some(edges);
+    }
+
+    /// Returns the edges to the other nodes of a job, if it has any.
+    pub(crate) fn edges(&self, job: &JobId) -> Option<Arc<dyn Edges>> {
+        self.jobs.get(&job.run).and_then(|job| job.edges.clone())
     }
 
     /// Sends a request to another node of a job.

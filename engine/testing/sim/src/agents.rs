@@ -8,6 +8,7 @@ mod agent;
 mod front;
 mod job;
 mod pipe;
+mod puller;
 mod pusher;
 mod source;
 
@@ -124,6 +125,7 @@ pub fn run_agents(seed: u64, set: Option<NodeSet>) -> AgentsReport {
         world.turn();
         assert!(world.now < MAX_TURNS, "seed {seed}: stuck with {:?} open", world.front.open);
     }
+    world.drain_pulls(seed);
     world.finish()
 }
 
@@ -287,6 +289,14 @@ impl World {
                 self.pipes.down[number].cut(&mut self.rng);
             }
             _ => self.agents[number].is_wrong = true,
+        }
+    }
+
+    /// Waits for the ends of the streams that the front end still pulls.
+    fn drain_pulls(&mut self, seed: u64) {
+        while self.front.awaits_pulls() {
+            self.turn();
+            assert!(self.now < MAX_TURNS, "seed {seed}: a pulled stream does not end");
         }
     }
 

@@ -443,6 +443,8 @@ impl SimulatedEngine {
             HandleOp::Announce(_)
             | HandleOp::EndNode { .. }
             | HandleOp::Stdin { .. }
+            | HandleOp::Pull { .. }
+            | HandleOp::EndPulls { .. }
             | HandleOp::RemoveJob { .. }
             | HandleOp::HangUp(_)
             | HandleOp::RemoveRank(_) => {}

@@ -1,47 +1,70 @@
 //! The ranks of a job on its other nodes.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Instant;
 
-use iof_proto::{Channel, Rank};
+use iof_capture::SourceId;
+use iof_proto::{Channel, NodeStream, Rank, StreamPull};
 
 use super::{EndingEntry, JobState, RankState, RemoteRanks};
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::{Node, NodeId, NodeLost};
 
-/// The other nodes of a job, by their ids.
+/// The other nodes of a job.
 #[derive(Default)]
-pub(super) struct Nodes(Vec<NodeState>);
+pub(super) struct Nodes {
+    /// By their ids.
+    states: Vec<NodeState>,
+    /// The embedder's printers have the output in another way than by rings.
+    is_direct: bool,
+    /// The pulls of streams that registrations cover.
+    pulled: BTreeMap<(Rank, Channel), NodePull>,
+    last_pull: u32,
+}
+
+/// The pull of a stream of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct NodePull {
+    pub number: u32,
+    /// The stream can't have a ring.
+    pub is_missed: bool,
+}
 
 struct NodeState {
     host: String,
     /// The number of its ranks.
     ranks: usize,
     phase: Phase,
+    /// In the order of their ranks and channels.
+    streams: Vec<NodeStream>,
 }
 
 enum Phase {
     Starting,
     /// The ranks were started, and the node may still send output of them.
     Running,
-    /// All ranks of the node have exited, and it has sent all their output. Or it is lost.
+    /// All ranks of the node have exited, and it has sent all their output.
     Ended,
+    Lost,
 }
 
 impl Nodes {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.states.is_empty()
     }
 
     /// Returns the nodes that have started their ranks, and neither ended nor are lost.
     pub(super) fn open(&self) -> impl Iterator<Item = NodeId> {
-        let nodes = (0..).map(NodeId).zip(&self.0);
+        let nodes = (0..).map(NodeId).zip(&self.states);
         nodes.filter(|(_, node)| matches!(node.phase, Phase::Running)).map(|(id, _)| id)
     }
 }
 
 impl JobState {
     /// Returns the job with ranks on these other nodes, which are to be started there.
-    pub(crate) fn on_nodes(self, nodes: &[Node]) -> JobState {
+    /// With `is_direct`, the embedder's printers have the output in another way than by rings.
+    pub(crate) fn on_nodes(self, nodes: &[Node], is_direct: bool) -> JobState {
         let mut job = JobState { remote: RemoteRanks::Running, ..self };
         for (id, node) in (0..).map(NodeId).zip(nodes) {
             for rank in &node.ranks {
@@ -49,8 +72,9 @@ impl JobState {
                 job.add_rank(*rank, RankState::there(id, launching));
             }
             let (host, ranks) = (node.host.clone(), node.ranks.len());
-            job.nodes.0.push(NodeState { host, ranks, phase: Phase::Starting });
+            job.nodes.states.push(NodeState { host, ranks, phase: Phase::Starting, streams: Vec::new() });
         }
+        job.nodes.is_direct = is_direct;
         job
     }
 
@@ -71,16 +95,16 @@ impl JobState {
 
     /// Returns the name of a node.
     pub(crate) fn host(&self, node: NodeId) -> Option<&str> {
-        self.nodes.0.get(node.0).map(|node| node.host.as_str())
+        self.nodes.states.get(node.0).map(|node| node.host.as_str())
     }
 
     /// Returns the number of ranks of a node.
     pub(crate) fn ranks_of(&self, node: NodeId) -> usize {
-        self.nodes.0.get(node.0).map_or(0, |node| node.ranks)
+        self.nodes.states.get(node.0).map_or(0, |node| node.ranks)
     }
 
     fn set_phase(&mut self, node: NodeId, phase: Phase) {
-        if let Some(node) = self.nodes.0.get_mut(node.0) {
+        if let Some(node) = self.nodes.states.get_mut(node.0) {
             node.phase = phase;
         }
     }
@@ -91,7 +115,7 @@ impl JobState {
         let ranks = self.ranks.values_mut().filter(|state| state.node() == Some(node));
         ranks.zip(pids).for_each(|(state, pid)| state.note_pid(*pid));
         self.set_phase(node, Phase::Running);
-        !self.nodes.0.iter().any(|node| matches!(node.phase, Phase::Starting))
+        !self.nodes.states.iter().any(|node| matches!(node.phase, Phase::Starting))
     }
 
     /// Notes that a rank on another node has exited, there on request if that is `requested`.
@@ -124,7 +148,101 @@ impl JobState {
         if let Some(rank) = lost.ranks.first() {
             self.early_end_policy.lost(*rank);
         }
-        self.set_phase(node, Phase::Ended);
+        self.set_phase(node, Phase::Lost);
         self.endings.push(EndingEntry::Lost(lost));
+    }
+
+    /// Returns whether a node is lost.
+    pub(crate) fn is_lost(&self, node: NodeId) -> bool {
+        self.nodes.states.get(node.0).is_some_and(|node| matches!(node.phase, Phase::Lost))
+    }
+}
+
+/// The streams of ranks on other nodes whose output has no rings here.
+impl JobState {
+    /// Returns whether the embedder's printers have the output of other nodes in another way than by
+    /// rings.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.nodes.is_direct
+    }
+
+    /// Notes how far the streams of a node have come.
+    pub(crate) fn note_streams(&mut self, node: NodeId, streams: Vec<NodeStream>) {
+        if let Some(node) = self.nodes.states.get_mut(node.0) {
+            node.streams = streams;
+        }
+    }
+
+    /// Returns what is known about all streams.
+    pub(crate) fn node_streams(&self) -> impl Iterator<Item = NodeStream> {
+        self.nodes.states.iter().flat_map(|node| node.streams.iter().copied())
+    }
+
+    /// Returns what is known about a stream.
+    pub(crate) fn node_stream(&self, rank: Rank, channel: Channel) -> NodeStream {
+        let node = self.rank(rank).and_then(RankState::node).and_then(|node| self.nodes.states.get(node.0));
+        let streams = node.map(|node| node.streams.as_slice()).unwrap_or_default();
+        let index = streams.binary_search_by_key(&(rank, channel), |found| (found.rank, found.channel));
+        let found = index.ok().and_then(|index| streams.get(index)).copied();
+        found.unwrap_or(NodeStream { rank, channel, produced: 0, lost: 0, ended: false, missing: None })
+    }
+
+    /// Returns the ranks whose streams can be pulled of their nodes.
+    pub(crate) fn ranks_to_pull(&self) -> impl Iterator<Item = Rank> {
+        let can_pull = |node: NodeId| {
+            self.nodes.states.get(node.0).is_some_and(|node| !matches!(node.phase, Phase::Starting))
+        };
+        let ranks = self.ranks().filter(|_| self.is_direct());
+        ranks.filter(move |(_, state)| state.node().is_some_and(can_pull)).map(|(rank, _)| rank)
+    }
+
+    /// Returns the pulls of streams.
+    pub(crate) fn pulled(&self) -> &BTreeMap<(Rank, Channel), NodePull> {
+        &self.nodes.pulled
+    }
+
+    /// Returns the pull of a stream.
+    pub(crate) fn pull_of(&self, rank: Rank, channel: Channel) -> Option<NodePull> {
+        self.nodes.pulled.get(&(rank, channel)).copied()
+    }
+
+    /// Ends the pulls of streams that are not `wanted`. Returns each with its node and its stream here,
+    /// which is no longer one of the job.
+    pub(crate) fn end_pulls(
+        &mut self,
+        wanted: &BTreeMap<(Rank, Channel), bool>,
+    ) -> Vec<(NodeId, u32, Option<SourceId>)> {
+        let ended = self.nodes.pulled.extract_if(.., |stream, _| !wanted.contains_key(stream));
+        let ended: Vec<_> = ended.collect();
+        let ended = ended.into_iter().filter_map(|((rank, channel), NodePull { number, .. })| {
+            let node = self.rank(rank)?.node()?;
+            Some((node, number, self.delivered.remove(&(rank, channel))))
+        });
+        ended.collect()
+    }
+
+    /// Begins the pulls of streams that are `wanted`, and returns those that are new.
+    pub(crate) fn begin_pulls(
+        &mut self,
+        wanted: BTreeMap<(Rank, Channel), bool>,
+    ) -> Vec<(NodeId, StreamPull)> {
+        let mut begun = Vec::new();
+        for ((rank, channel), from_oldest) in wanted {
+            let Some(node) = self.rank(rank).and_then(RankState::node) else { continue };
+            if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
+                self.nodes.last_pull = self.nodes.last_pull.saturating_add(1);
+                let number = self.nodes.last_pull;
+                entry.insert(NodePull { number, is_missed: false });
+                begun.push((node, StreamPull { number, rank, channel, from_oldest }));
+            }
+        }
+        begun
+    }
+
+    /// Notes that a pulled stream can't have a ring.
+    pub(crate) fn miss_pull(&mut self, rank: Rank, channel: Channel) {
+        if let Some(pull) = self.nodes.pulled.get_mut(&(rank, channel)) {
+            pull.is_missed = true;
+        }
     }
 }

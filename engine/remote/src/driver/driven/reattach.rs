@@ -239,7 +239,7 @@ mod tests {
     use crossbeam::channel::unbounded;
     use iof_engine::Node;
     use iof_nodes::FrontEnd;
-    use iof_proto::{Nspace, Rank};
+    use iof_proto::Rank;
 
     use super::*;
     use crate::carrier::{MAX_STARTS, Template};
@@ -262,10 +262,10 @@ mod tests {
             let ranks = [Rank(0)].into();
             let ends = Arc::new(EdgeEnds::new(FrontEnd::new(&ranks, 1..=1), end, down));
             let node = Node { host: host.into(), ranks };
-            let (nspace, events) = (Nspace::new("job").unwrap(), events.clone());
+            let events = events.clone();
             let (remote, engine) = (Weak::new(), Weak::new());
             ends.state().link.outlive_carriers(limit);
-            let receiver = Receiver { nspace, node, number, remote, engine, ends, events };
+            let receiver = Receiver { node, number, remote, engine, ends, output: None, events };
             let mut driven = Driven::new(receiver, up, limit, None);
             driven.address = Some(LinkAddress { path: "/nonexistent".into(), session: 0 });
             driver.drive(driven)

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use iof_core::StdinAnswer;
 use iof_nodes::limits::{MAX_CONTROL, MAX_KEPT, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StreamKey, ToAgent, ToFrontEnd,
+    AgentEnd, AgentEvent, Bundle, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StreamKey, ToAgent,
+    ToFrontEnd,
 };
-use iof_proto::{Channel, Failure, PartialCause, Rank, Status, UntakenStdin};
+use iof_proto::{Channel, Failure, PartialCause, Rank, Status, StreamPull, UntakenStdin};
 use libc::{SIGKILL, SIGTERM};
 
 use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, SESSION, time};
@@ -16,10 +17,11 @@ use crate::rng::Rng;
 
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
-/// The writers of a node: control messages, and the two bundles.
+/// The writers of a node: control messages, the two bundles, and the streams that are pulled.
 const CONTROL: usize = 0;
 const BUNDLES: [(usize, &[usize]); 2] = [(1, &[0]), (2, &[1, 2])];
-const WRITERS: usize = 3;
+const PULLS: usize = 3;
+const WRITERS: usize = 4;
 
 /// The turns between two messages with totals.
 const TOTALS_INTERVAL: u64 = 50;
@@ -49,12 +51,22 @@ pub struct Agent {
     /// The text before its hello.
     pub banner: Vec<u8>,
     stdin: Stdin,
+    /// The streams that the front end pulls, and where each began.
+    pulls: BTreeMap<u32, Pulled>,
+    pub began: BTreeMap<u32, u64>,
     rng: Rng,
     /// The rank from which each bundle goes on.
     cursors: [usize; 2],
     /// Speaks wrongly in its next turn.
     pub is_wrong: bool,
     pub frames: u64,
+}
+
+/// A stream that the front end pulls.
+struct Pulled {
+    rank: usize,
+    channel: usize,
+    position: u64,
 }
 
 /// The end of a rank.
@@ -121,6 +133,8 @@ impl Agent {
             stopped_until: 0,
             banner: Vec::new(),
             stdin: Stdin::default(),
+            pulls: BTreeMap::new(),
+            began: BTreeMap::new(),
             rng,
             cursors: [0; 2],
             is_wrong: false,
@@ -205,6 +219,17 @@ impl Agent {
                 let late = if self.rng.chance(64) { self.rng.below(100) } else { 0 };
                 self.stdin.answers.push((now + late, call, answer));
             }
+            ToAgent::Pull(requests) => {
+                for StreamPull { number: pull, rank, channel, from_oldest } in requests {
+                    let rank = (rank.0 - self.first_rank) as usize;
+                    let channel = CHANNELS.iter().position(|other| *other == channel).unwrap();
+                    let source = &self.sources[rank][channel];
+                    let position = if from_oldest { source.oldest() } else { source.produced };
+                    self.began.insert(pull, position);
+                    assert!(self.pulls.insert(pull, Pulled { rank, channel, position }).is_none());
+                }
+            }
+            ToAgent::EndPulls(pulls) => self.pulls.retain(|pull, _| !pulls.contains(pull)),
             ToAgent::Signal { signal } => self.signal(signal),
             ToAgent::CutOff => self.sources.iter_mut().flatten().for_each(|source| source.is_held = false),
             ToAgent::Close | ToAgent::HangUp => self.is_gone = true,
@@ -289,6 +314,9 @@ impl Agent {
                 self.fill_bundle(bundle, (writer, channels), now);
             }
         }
+        if self.batches[PULLS].is_empty() {
+            self.fill_pulls();
+        }
         if !self.is_over {
             self.exit();
         }
@@ -323,15 +351,15 @@ impl Agent {
                 let source = &mut self.sources[rank][channel];
                 source.fill(written(channel, now), now);
                 let length = source.waiting().min(MAX_RECORD);
-                if self.agent.take_window(stream.channel, length) {
+                if self.agent.take_window(Bundle::of(stream.channel).unwrap(), length) {
                     let bytes = bytes(stream, source.sent, length);
-                    Frame::Record { stream, offset: source.sent, time: source.since, bytes: &bytes }
+                    Frame::Record { pull: 0, stream, offset: source.sent, time: source.since, bytes: &bytes }
                         .append_to(&mut batch);
                     source.sent += length as u64;
                 }
                 if source.sent == source.limit && !source.is_ended && !source.is_held {
                     source.is_ended = true;
-                    let end = Frame::End { stream, produced: source.sent };
+                    let end = Frame::End { pull: 0, stream, produced: source.sent };
                     end.append_to(&mut batch);
                 }
             }
@@ -346,6 +374,36 @@ impl Agent {
         }
     }
 
+    /// Adds what the streams that are pulled have, as far as the window has room.
+    fn fill_pulls(&mut self) {
+        let mut batch = Vec::new();
+        for (pull, mut pulled) in std::mem::take(&mut self.pulls) {
+            let stream = self.key(pulled.rank, pulled.channel);
+            let source = self.sources[pulled.rank][pulled.channel];
+            let (offset, oldest) = (pulled.position, source.oldest());
+            if offset < oldest {
+                Frame::Gap { pull, stream, offset, lost: oldest - offset }.append_to(&mut batch);
+                pulled.position = oldest;
+            }
+            let length = ((source.produced - pulled.position) as usize).min(MAX_RECORD);
+            if batch.len() < MAX_RECORD && self.agent.take_window(Bundle::Pulls, length) {
+                let bytes = bytes(stream, pulled.position, length);
+                let offset = pulled.position;
+                Frame::Record { pull, stream, offset, time: 0, bytes: &bytes }.append_to(&mut batch);
+                pulled.position += length as u64;
+            }
+            if source.is_ended && pulled.position == source.produced {
+                Frame::End { pull, stream, produced: source.produced }.append_to(&mut batch);
+            } else {
+                self.pulls.insert(pull, pulled);
+            }
+        }
+        if !batch.is_empty() {
+            self.batches[PULLS] = batch;
+            self.turns.push_back(PULLS);
+        }
+    }
+
     /// Loses some bytes of a rank that has sent all that was read.
     pub fn lose(&mut self, rng: &mut Rng) {
         let rank = rng.index(self.sources.len());
@@ -355,7 +413,7 @@ impl Agent {
             let (offset, lost) = (source.sent, rng.size(100_000));
             (source.produced, source.sent) = (offset + lost, offset + lost);
             source.limit = source.limit.max(source.sent);
-            Frame::Gap { stream, offset, lost }.append_to(&mut self.batches[1]);
+            Frame::Gap { pull: 0, stream, offset, lost }.append_to(&mut self.batches[1]);
             self.turns.push_back(1);
         }
     }

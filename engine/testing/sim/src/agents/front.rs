@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use iof_core::{Exit, LastStep, NodeId, NodeLost, NodeReport};
 use iof_nodes::{
-    Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, NodeConfig, RankTotal, Silence, SilenceStep, Start,
-    StreamKey, ToAgent, ToFrontEnd, window,
+    Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, NodeConfig, RankTotal, Silence, SilenceStep,
+    Start, StreamKey, ToAgent, ToFrontEnd, window,
 };
-use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous};
+use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous, StreamPull};
 
 use super::NodeSet;
 use super::agent::{Agent, Pipes};
@@ -53,6 +53,14 @@ struct Arrived {
     is_ended: bool,
 }
 
+/// What arrived of a stream that is pulled.
+struct Pulled {
+    node: usize,
+    stream: StreamKey,
+    position: Option<u64>,
+    is_ended: bool,
+}
+
 /// The front end.
 pub struct Front {
     /// The job of the engine.
@@ -60,8 +68,10 @@ pub struct Front {
     /// By node.
     edges: Vec<Edge>,
     arrived: BTreeMap<StreamKey, Arrived>,
-    /// Records that are not where they belong: node, channel, bytes.
-    waiting: VecDeque<(usize, Channel, usize)>,
+    /// Records that are not where they belong: node, bundle, bytes.
+    waiting: VecDeque<(usize, Bundle, usize)>,
+    /// The pulls that have not been ended, with their nodes.
+    pulled: BTreeMap<u32, Pulled>,
     held: u64,
     ranks: u32,
     nodes: usize,
@@ -110,6 +120,7 @@ impl Front {
             edges: (0..set.nodes).map(edge).collect(),
             arrived: BTreeMap::new(),
             waiting: VecDeque::new(),
+            pulled: BTreeMap::new(),
             held: 0,
             ranks: set.ranks,
             nodes,
@@ -242,7 +253,7 @@ impl Front {
         match event {
             FrontEvent::None => {}
             FrontEvent::Greeted => self.prepare(node),
-            FrontEvent::Output(Frame::Record { stream, offset: position, time, bytes: record }) => {
+            FrontEvent::Output(Frame::Record { pull: 0, stream, offset: position, time, bytes: record }) => {
                 let arrived = self.arrived.entry(stream).or_default();
                 let offset = arrived.delivered + arrived.lost;
                 assert_eq!(position, offset);
@@ -251,13 +262,29 @@ impl Front {
                 self.bytes += record.len() as u64;
                 self.held += record.len() as u64;
                 self.peak = self.peak.max(self.held);
-                assert!(self.peak <= 2 * window(self.nodes).end() * self.nodes as u64);
+                assert!(self.peak <= 3 * window(self.nodes).end() * self.nodes as u64);
                 if stream.channel == Channel::Stderr {
                     self.delays.push(now - time);
                 }
-                self.waiting.push_back((node, stream.channel, record.len()));
+                self.waiting.push_back((node, Bundle::of(stream.channel).unwrap(), record.len()));
             }
-            FrontEvent::Output(Frame::Gap { stream, offset, lost }) => {
+            FrontEvent::Output(frame @ Frame::Record { pull, stream, offset, bytes: record, .. }) => {
+                if self.pulled(pull, stream, (offset, record.len() as u64), agents) {
+                    assert!(record == bytes(stream, offset, record.len()), "{frame:?}");
+                }
+                self.held += record.len() as u64;
+                self.peak = self.peak.max(self.held);
+                self.waiting.push_back((node, Bundle::Pulls, record.len()));
+            }
+            FrontEvent::Output(Frame::Gap { pull: pull @ 1.., stream, offset, lost }) => {
+                self.pulled(pull, stream, (offset, lost), agents);
+            }
+            FrontEvent::Output(Frame::End { pull: pull @ 1.., stream, produced }) => {
+                if self.pulled(pull, stream, (produced, 0), agents) {
+                    self.pulled.get_mut(&pull).unwrap().is_ended = true;
+                }
+            }
+            FrontEvent::Output(Frame::Gap { pull: 0, stream, offset, lost }) => {
                 let arrived = self.arrived.entry(stream).or_default();
                 assert_eq!(arrived.delivered + arrived.lost, offset);
                 arrived.lost += lost;
@@ -298,6 +325,28 @@ impl Front {
             }
             FrontEvent::Message(_) => {}
         }
+    }
+
+    /// Checks that what arrives of a pull follows what arrived of it before, and begins where its node did.
+    /// Returns whether the pull was not ended.
+    fn pulled(
+        &mut self,
+        pull: u32,
+        stream: StreamKey,
+        (offset, length): (u64, u64),
+        agents: &[Agent],
+    ) -> bool {
+        let Some(pulled) = self.pulled.get_mut(&pull) else { return false };
+        let began = agents[pulled.node].began[&pull];
+        assert_eq!((pulled.stream, pulled.position.unwrap_or(began)), (stream, offset), "pull {pull}");
+        assert!(!pulled.is_ended);
+        pulled.position = Some(offset + length);
+        true
+    }
+
+    /// Returns whether a stream that is pulled has not ended although its node is there.
+    pub fn awaits_pulls(&self) -> bool {
+        self.pulled.values().any(|pulled| !pulled.is_ended && !self.lost.contains(&pulled.node))
     }
 
     fn prepare(&mut self, node: usize) {
@@ -364,10 +413,10 @@ impl Front {
     /// and gives credit.
     pub fn take(&mut self, mut bytes: usize, now: u64) {
         let began = Instant::now();
-        while let Some((node, channel, length)) = self.waiting.pop_front() {
+        while let Some((node, bundle, length)) = self.waiting.pop_front() {
             self.held -= length as u64;
             let Edge { front, down, .. } = &mut self.edges[node];
-            if let Some(credit) = front.taken(channel, length, time(now)) {
+            if let Some(credit) = front.taken(bundle, length, time(now)) {
                 credit.append_to(down);
             }
             bytes = bytes.saturating_sub(length);
@@ -395,6 +444,20 @@ impl Front {
                 SentToNode::Stdin { call, ranks, bytes } => {
                     self.edges[node].front.note_call(call);
                     self.send(node, &ToAgent::Stdin { call, ranks, bytes });
+                }
+                SentToNode::Pull(pulls) => {
+                    for StreamPull { number, rank, channel, .. } in &pulls {
+                        let stream = StreamKey { rank: *rank, channel: *channel };
+                        let pulled = Pulled { node, stream, position: None, is_ended: false };
+                        assert!(self.pulled.insert(*number, pulled).is_none());
+                    }
+                    self.edges[node].front.begin_pulls(&pulls);
+                    self.send(node, &ToAgent::Pull(pulls));
+                }
+                SentToNode::EndPulls(pulls) => {
+                    self.pulled.retain(|pull, _| !pulls.contains(pull));
+                    self.edges[node].front.end_pulls(&pulls);
+                    self.send(node, &ToAgent::EndPulls(pulls));
                 }
                 SentToNode::End(LastStep::CutOff) => self.send(node, &ToAgent::CutOff),
                 SentToNode::End(LastStep::HangUp) => {

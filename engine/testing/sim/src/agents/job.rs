@@ -14,6 +14,7 @@ use iof_shm_ring::{MAX_SLOTS, Policy, bell};
 
 use super::NodeSet;
 use super::agent::Agent;
+use super::puller::Puller;
 use super::pusher::Pusher;
 use crate::driver::{Limits, NewJob, SentToNode, Setting, SimulatedEngine};
 use crate::rng::Rng;
@@ -43,6 +44,8 @@ pub struct FrontJob {
     sent: Vec<Signal>,
     /// The tool that pushes stdin.
     pusher: Pusher,
+    /// The tool that pulls streams.
+    puller: Puller,
     /// The requests to nodes that are not carried out.
     outbox: Vec<(NodeId, SentToNode)>,
     /// The turn of the first SIGKILL, and the steps that were taken since.
@@ -85,6 +88,7 @@ impl FrontJob {
         let nodes = (0..set.nodes).map(|node| Node { host: node.to_string(), ranks: ranks(node).collect() });
         let run = engine.begin(&new, &nodes.collect::<Vec<_>>()).unwrap();
         let pusher = Pusher::new(&mut engine, &nspace, (set.nodes * set.ranks, set.ranks));
+        let puller = Puller::new(&mut engine, &nspace, (set.nodes * set.ranks, set.ranks));
         assert!(engine.take_sent_to_nodes().is_empty());
         FrontJob {
             engine,
@@ -101,6 +105,7 @@ impl FrontJob {
             due: None,
             sent: Vec::new(),
             pusher,
+            puller,
             outbox: Vec::new(),
             killed: None,
             steps: Vec::new(),
@@ -126,6 +131,7 @@ impl FrontJob {
             }
             NodeReport::Lost(lost) => {
                 self.open.remove(&node);
+                self.puller.note_lost(node);
                 let (ranks, ends) = (lost.ranks.clone(), self.kill_on_bad_exit != KillOnBadExit::Never);
                 for (number, rank) in ranks.into_iter().enumerate() {
                     self.exited(rank, Exit::Unknown, self.is_asked, ends && number == 0);
@@ -135,7 +141,7 @@ impl FrontJob {
             NodeReport::StdinTaken { call, answer } if self.open.contains(&node) => {
                 self.pusher.note_answer(*call, node, answer);
             }
-            NodeReport::StdinTaken { .. } => {}
+            NodeReport::StdinTaken { .. } | NodeReport::Streams(_) => {}
         }
         if !self.open.contains(&node) {
             self.pusher.note_end(node);
@@ -158,7 +164,12 @@ impl FrontJob {
     /// Takes what the engine has sent to nodes, and checks it.
     fn collect(&mut self) {
         for (node, sent) in self.engine.take_sent_to_nodes() {
-            assert!(self.open.contains(&node.0), "{sent:?} for node {node:?}, which has ended");
+            match &sent {
+                // A node that is over still has its streams.
+                SentToNode::Pull(pulls) => self.puller.note_pulls(pulls),
+                SentToNode::EndPulls(pulls) => self.puller.note_ends(pulls),
+                _ => assert!(self.open.contains(&node.0), "{sent:?} for node {node:?}, which has ended"),
+            }
             if let SentToNode::Stdin { call, ranks, bytes } = &sent {
                 self.pusher.note_piece(*call, node.0, ranks.as_deref(), bytes.len() as u64);
             }
@@ -172,6 +183,7 @@ impl FrontJob {
             return Vec::new();
         }
         self.pusher.turn(&mut self.engine, rng, agents);
+        self.puller.turn(&mut self.engine, rng);
         self.collect();
         let is_started = self.started == self.nodes;
         self.engine.set_time(self.began + TURN * now as u32);
@@ -193,7 +205,7 @@ impl FrontJob {
                     }
                 }
                 SentToNode::End(step) => steps.entry(node.0).or_default().push(*step),
-                SentToNode::Stdin { .. } => {}
+                SentToNode::Stdin { .. } | SentToNode::Pull(_) | SentToNode::EndPulls(_) => {}
             }
         }
         let order = [Signal::TERM, Signal::CONT, Signal::KILL];
@@ -254,7 +266,8 @@ impl FrontJob {
             return;
         }
         self.pusher.check_end(&mut self.engine, rng, agents);
-        self.collect();
+        self.puller.check_end(&mut self.engine);
+        self.engine.take_sent_to_nodes();
         self.is_over = true;
         assert!(self.running.is_empty() && self.open.is_empty() && self.engine.has_exited(&self.nspace));
         let requested = |wanted: bool| self.failures.iter().filter(move |(.., was)| *was == wanted);

@@ -32,6 +32,11 @@ impl Source {
         self.produced = self.limit.min(written).min(self.sent + RING).max(self.produced);
     }
 
+    /// Returns the offset of the oldest byte that the node has.
+    pub fn oldest(&self) -> u64 {
+        self.produced.saturating_sub(RING)
+    }
+
     pub fn waiting(&self) -> usize {
         (self.produced - self.sent) as usize
     }

@@ -8,7 +8,7 @@ use iof_core::{
     DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState, JobStatus,
     LastStep, Launching, MpiEvent, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
 };
-use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable};
+use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable, StreamPull};
 use iof_shm_ring::Stream;
 
 use super::{SimulatedEngine, limit_checks};
@@ -77,6 +77,8 @@ pub enum SentToNode {
         bytes: Vec<u8>,
     },
     End(LastStep),
+    Pull(Vec<StreamPull>),
+    EndPulls(Vec<u32>),
 }
 
 /// Output of a remote rank.
@@ -130,6 +132,7 @@ impl SimulatedEngine {
             elsewhere: *elsewhere,
             launching: (0..*ranks).map(|rank| (Rank(rank), launching())).collect(),
             nodes,
+            is_direct: !nodes.is_empty(),
         };
         Some(self.core.begin_job(new)?.run)
     }
@@ -284,6 +287,10 @@ impl SimulatedEngine {
                     }));
                 }
                 HandleOp::EndNode { node: (_, node), step } => sent.push((node, SentToNode::End(step))),
+                HandleOp::Pull { node: (_, node), pulls } => sent.push((node, SentToNode::Pull(pulls))),
+                HandleOp::EndPulls { node: (_, node), pulls } => {
+                    sent.push((node, SentToNode::EndPulls(pulls)));
+                }
                 op => drop(self.perform(op)),
             }
         }

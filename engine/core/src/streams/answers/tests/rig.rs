@@ -168,7 +168,7 @@ impl Rig {
         let name = StreamName { source, channel: Channel::Stdout, logged: false, run: 1 };
         let id = self.state.streams.next_id();
         self.memory.create_delivered_stream(id, options.config(), "test").unwrap();
-        self.state.open_stream(id, StreamState::new(name, options, None));
+        self.state.open_stream(id, StreamState::new(name, options, None), 0);
         let job = self.state.jobs.get_mut(&self.nspace).unwrap();
         job.add_delivered(Rank(self.ranks - 1), Channel::Stdout, id);
         // The job does not wait for the stream, so that each test decides when the job ends.

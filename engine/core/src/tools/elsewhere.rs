@@ -1,0 +1,80 @@
+//! Registrations for streams of ranks on other nodes whose output has no rings here.
+
+use std::collections::BTreeMap;
+
+use iof_proto::{Channel, Failure, NodeStream, Nspace, Proc, Rank, Status};
+use iof_shm_ring::Start;
+
+use crate::Core;
+use crate::ids::{PeerId, StreamName};
+use crate::jobs::job::{JobState, RemoteRanks};
+use crate::tools::registration::Registration;
+
+/// Largest number of streams of ranks on other nodes of one job that tools of the front end may read
+/// at a time. Each has a ring.
+pub const MAX_PULLED_STREAMS: usize = 8192;
+
+/// The streams that registrations cover, and whether one begins with the oldest byte.
+pub(crate) type Wanted = BTreeMap<(Rank, Channel), bool>;
+
+impl Core {
+    /// Adds the streams of `nspace` on other nodes that `registration` covers to `wanted`.
+    pub(crate) fn add_wanted(&self, nspace: &Nspace, registration: &Registration, wanted: &mut Wanted) {
+        let Some(job) = self.jobs.get(nspace).filter(|_| registration.includes(nspace)) else { return };
+        let mut source = Proc::new(nspace.clone(), Rank(0));
+        for rank in job.ranks_to_pull() {
+            source.rank = rank;
+            if registration.covers(&source) {
+                for channel in registration.channels().outputs() {
+                    *wanted.entry((rank, channel)).or_default() |= registration.start() == Start::Oldest;
+                }
+            }
+        }
+    }
+
+    /// Checks that a tool may read the streams of `registration`.
+    ///
+    /// # Errors
+    /// Too many streams of a job would have rings.
+    pub(crate) fn check_pulled(&self, registration: &Registration) -> Result<(), Failure> {
+        for nspace in registration.jobs() {
+            let mut wanted = Wanted::new();
+            self.add_wanted(nspace, registration, &mut wanted);
+            let pulled = self.jobs.get(nspace).map(JobState::pulled);
+            wanted.extend(pulled.into_iter().flatten().map(|(stream, _)| (*stream, true)));
+            if wanted.len() > MAX_PULLED_STREAMS {
+                let reason = format!(
+                    "tools can read {MAX_PULLED_STREAMS} streams of job {nspace} on its other nodes at a time, and this would be \
+                     {}: name fewer ranks or channels (MAX_PULLED_STREAMS)",
+                    wanted.len()
+                );
+                return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a tool know that it misses streams that have ended without a ring, when it was answered: of a job
+    /// that has ended on its nodes, and those that could not have a ring.
+    pub(crate) fn miss_ended(&mut self, peer_id: PeerId, handler: u32) {
+        let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| peer.may_lose()) else { return };
+        let Some(registration) = peer.registration(handler) else { return };
+        let mut missed = Vec::new();
+        for nspace in registration.jobs() {
+            let job = self.jobs.get(nspace).filter(|job| job.is_direct());
+            let Some(job) = job.filter(|_| registration.includes(nspace)) else { continue };
+            let has_ended = job.remote() != RemoteRanks::Running;
+            for NodeStream { rank, channel, produced, ended, .. } in job.node_streams() {
+                let is_missed = || job.pull_of(rank, channel).is_some_and(|pull| pull.is_missed);
+                let source = Proc::new(nspace.clone(), rank);
+                let is_covered =
+                    registration.channels().contains(channel.into()) && registration.covers(&source);
+                let is_gone = has_ended || ended && is_missed();
+                if is_covered && is_gone && produced > 0 && job.delivered_stream(rank, channel).is_none() {
+                    missed.push((StreamName { source, channel, logged: false, run: job.run() }, produced));
+                }
+            }
+        }
+        missed.iter().for_each(|(name, produced)| peer.add_missed(handler, name, *produced));
+    }
+}

@@ -1,0 +1,193 @@
+//! The streams that tools of the front end pull: each is sent apart from the output of the node.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use iof_engine::{Engine, Grant};
+use iof_nodes::limits::MAX_RECORD;
+use iof_nodes::{Bundle, Frame, StreamKey, ToFrontEnd};
+use iof_proto::{Channels, Nspace, Proc, StreamPull};
+use iof_tool::{Delivery, Origin, Pull, Reply, Tool};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::uplink::Uplink;
+use super::{AgentError, NAME};
+use crate::carrier::lock;
+use crate::thread::start_thread;
+
+/// The pulls of a front end.
+pub struct Pulls {
+    nspace: Nspace,
+    state: Mutex<State>,
+    uplink: Arc<Uplink>,
+}
+
+struct State {
+    tool: Tool,
+    /// The pulls whose requests the engine has not answered; `None` for one that has ended.
+    requested: HashMap<u32, Option<u32>>,
+    /// The pulls by their registrations.
+    by_handler: HashMap<u32, u32>,
+}
+
+/// What is sent of a stream.
+enum PulledPiece {
+    Bytes(u64, u64, Vec<u8>),
+    Gap(u64, u64),
+    End(u64),
+}
+
+/// The result of a step.
+enum Step {
+    /// The items of one delivery, which belongs to this pull.
+    Send(u32, StreamKey, PulledPiece),
+    /// The rest of the stream of a pull can't be sent.
+    Failed(u32),
+    /// Nothing is to be sent.
+    Done,
+    /// The tool waits, for this time at most.
+    Wait(Option<Duration>),
+}
+
+impl Pulls {
+    /// Attaches a reader, which reads nothing yet, and starts the thread that sends what it reads.
+    pub fn start(engine: &Engine, nspace: &Nspace, uplink: &Arc<Uplink>) -> Result<Arc<Pulls>, AgentError> {
+        let tool = engine.attach(NAME, Grant::Never)?;
+        let events = tool.as_fd().try_clone_to_owned()?;
+        let state = State { tool, requested: HashMap::new(), by_handler: HashMap::new() };
+        let (state, uplink) = (Mutex::new(state), Arc::clone(uplink));
+        let pulls = Arc::new(Pulls { nspace: nspace.clone(), state, uplink });
+        let sender = Arc::clone(&pulls);
+        start_thread("iof-pulls", move || sender.send_all(&events))?;
+        Ok(pulls)
+    }
+
+    /// Begins to send streams.
+    pub fn begin(&self, requests: &[StreamPull]) {
+        let mut state = lock(&self.state);
+        for StreamPull { number: pull, rank, channel, from_oldest } in requests {
+            let source = Proc::new(self.nspace.clone(), *rank);
+            let request = Pull { backlog: *from_oldest, ..Pull::new(vec![source], Channels::from(*channel)) };
+            match state.tool.submit_pull(&request) {
+                Ok(request) => drop(state.requested.insert(request, Some(*pull))),
+                // The engine ends.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Ends pulls.
+    pub fn end(&self, pulls: &[u32]) {
+        let pulls: BTreeSet<&u32> = pulls.iter().collect();
+        let mut state = lock(&self.state);
+        let State { tool, requested, by_handler } = &mut *state;
+        for pull in requested.values_mut() {
+            pull.take_if(|pull| pulls.contains(&*pull));
+        }
+        for (handler, _) in by_handler.extract_if(|_, pull| pulls.contains(&*pull)) {
+            // Fails only if the stream has ended.
+            let _ = tool.deregister(handler);
+        }
+    }
+
+    /// Sends what is read until the edge or the engine ends.
+    fn send_all(&self, events: &OwnedFd) {
+        while !self.uplink.is_closed() {
+            let step = lock(&self.state).step();
+            match step {
+                Step::Send(pull, stream, piece) => self.send(pull, stream, piece),
+                Step::Failed(pull) => self.uplink.send(&ToFrontEnd::PullFailed { pull }),
+                Step::Done => {}
+                Step::Wait(limit) => {
+                    let limit = limit.map_or(PollTimeout::NONE, |limit| {
+                        // Rounded up, or the thread would spin for the last part of a millisecond.
+                        let millis = limit.as_micros().div_ceil(1000);
+                        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+                    });
+                    // After an error, such as an interruption, the tool is looked at.
+                    let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], limit);
+                    if lock(&self.state).tool.is_gone() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&self, pull: u32, stream: StreamKey, piece: PulledPiece) {
+        match piece {
+            PulledPiece::Bytes(mut offset, time, bytes) => {
+                for bytes in bytes.chunks(MAX_RECORD) {
+                    if self.uplink.take_window(Bundle::Pulls, bytes.len(), true).is_none() {
+                        return;
+                    }
+                    let record = Frame::Record { pull, stream, offset, time, bytes };
+                    let header = record.header().unwrap_or_default();
+                    self.uplink.write(&[IoSlice::new(&header), IoSlice::new(bytes)]);
+                    offset = offset.saturating_add(bytes.len() as u64);
+                }
+            }
+            PulledPiece::Gap(offset, lost) => self.send_header(&Frame::Gap { pull, stream, offset, lost }),
+            PulledPiece::End(produced) => self.send_header(&Frame::End { pull, stream, produced }),
+        }
+    }
+
+    fn send_header(&self, frame: &Frame<'_>) {
+        self.uplink.write(&[IoSlice::new(&frame.header().unwrap_or_default())]);
+    }
+}
+
+impl State {
+    /// Takes the next delivery.
+    fn step(&mut self) -> Step {
+        let State { tool, requested, by_handler } = self;
+        let mut refused = None;
+        let step = match tool.try_recv() {
+            // The engine has broken the protocol, or there is nothing.
+            Err(_) | Ok(None) => return Step::Wait(tool.timeout()),
+            Ok(Some(Delivery::Reply { request, reply: Reply::Pulled(result) })) => {
+                let pull = requested.remove(&request).flatten();
+                match (result, pull) {
+                    (Ok(granted), Some(pull)) => drop(by_handler.insert(granted.handler, pull)),
+                    (Ok(granted), None) => refused = Some(granted.handler),
+                    (Err(_), Some(pull)) => return Step::Failed(pull),
+                    (Err(_), None) => {}
+                }
+                Step::Done
+            }
+            Ok(Some(delivery)) => {
+                let Some(&pull) = by_handler.get(&delivery.handler()) else { return Step::Done };
+                let ends = !matches!(delivery, Delivery::Bytes(_) | Delivery::Gap { .. });
+                let handler = delivery.handler();
+                let stream =
+                    |origin: Origin<'_>| StreamKey { rank: origin.source.rank, channel: origin.channel };
+                let step = match delivery {
+                    Delivery::Bytes(bytes) => {
+                        let piece =
+                            PulledPiece::Bytes(bytes.offset(), bytes.time().unwrap_or(0), bytes.to_vec());
+                        Step::Send(pull, stream(bytes.origin()), piece)
+                    }
+                    Delivery::Gap { origin, gap } => {
+                        Step::Send(pull, stream(origin), PulledPiece::Gap(gap.offset, gap.lost))
+                    }
+                    Delivery::Complete { origin, counts } => {
+                        Step::Send(pull, stream(origin), PulledPiece::End(counts.produced))
+                    }
+                    _ => Step::Failed(pull),
+                };
+                if ends {
+                    by_handler.remove(&handler);
+                }
+                step
+            }
+        };
+        if let Some(handler) = refused {
+            // The pull has ended meanwhile.
+            let _ = tool.deregister(handler);
+        }
+        step
+    }
+}
