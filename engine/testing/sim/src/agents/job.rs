@@ -167,7 +167,7 @@ impl FrontJob {
             match &sent {
                 // A node that is over still has its streams.
                 SentToNode::Pull(pulls) => self.puller.note_pulls(pulls),
-                SentToNode::EndPulls(pulls) => self.puller.note_ends(pulls),
+                SentToNode::EndPulls(pulls) => self.puller.note_ends(node.0, pulls),
                 _ => assert!(self.open.contains(&node.0), "{sent:?} for node {node:?}, which has ended"),
             }
             if let SentToNode::Stdin { call, ranks, bytes } = &sent {

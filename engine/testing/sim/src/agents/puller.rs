@@ -125,10 +125,13 @@ impl Puller {
         }
     }
 
-    /// Checks pulls that the engine ends: of streams that are no longer read.
-    pub fn note_ends(&mut self, pulls: &[u32]) {
+    /// Checks pulls that the engine ends: of streams that are no longer read. Those of a lost node have ended.
+    pub fn note_ends(&mut self, node: usize, pulls: &[u32]) {
         for pull in pulls {
-            let stream = self.live.remove(pull).expect("a pull ends once");
+            let Some(stream) = self.live.remove(pull) else {
+                assert!(self.lost.contains(&node), "a pull ends once");
+                continue;
+            };
             assert!(!self.is_read(&stream), "pull {pull} ends although its stream is read");
         }
     }
