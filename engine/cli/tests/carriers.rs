@@ -387,3 +387,42 @@ fn the_end_of_srun_breaks_the_streams_of_its_node_with_true_figures_and_ends_the
         wait_for("the end of the ranks", || Stat::of(pid.trim().parse().unwrap()).is_none().then_some(()));
     }
 }
+
+/// A rank with two children, one of which ignores SIGTERM.
+const FAMILY: &str = "sleep 1000 & (trap '' TERM; exec sleep 1000) & wait";
+
+/// Kills the agent of one of two ranks that run [`FAMILY`], and then the front end. Checks that no
+/// process outlives them.
+fn assert_that_nothing_outlives_an_agent_and_a_front_end(run: &Process) {
+    let wait_for_children = |count| {
+        wait_for("the children", || (run.running("sleep").len() == count).then_some(()));
+    };
+    wait_for_children(4);
+    let parent = |pid| Stat::of(pid).unwrap().parent;
+    send(parent(parent(run.running("sleep")[0])), Signal::SIGKILL);
+    wait_for_children(2);
+    let words = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let is_front_end = |pid: &u32| words(pid).split(|byte| *byte == 0).nth(1) == Some(b"run");
+    let front_end = run.running("iof").into_iter().find(is_front_end).unwrap();
+    send(front_end, Signal::SIGKILL);
+    wait_for_children(0);
+    wait_for("the end of all", || run.living().is_empty().then_some(()));
+    wait_for("the end of the guardians", || run.guardians().is_empty().then_some(()));
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn no_process_outlives_an_agent_or_a_front_end_that_is_killed_over_ssh() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let options = ["--hosts", "a,b", "-n", "2", "--kill-on-bad-exit=0"];
+    assert_that_nothing_outlives_an_agent_and_a_front_end(&rig.run_by_ssh(PATIENCE, &options, FAMILY));
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn no_process_outlives_an_agent_or_a_front_end_that_is_killed_over_srun() {
+    let Some(rig) = Rig::start("slurm") else { return };
+    let options = ["-n", "2", "--map-by", "node", "--kill-on-bad-exit=0"];
+    let run = Process::start(&mut rig.command_by_srun(&options, FAMILY));
+    assert_that_nothing_outlives_an_agent_and_a_front_end(&run);
+}

@@ -265,7 +265,7 @@ fn tools_tell_the_broken_streams_of_a_dead_node_from_complete_ones() {
 #[test]
 fn ranks_end_when_their_front_end_dies() {
     let site = Site::new();
-    let mut run = start(&site, "a,b", &["-n", "2"], "echo ready; exec sleep 1000");
+    let mut run = start(&site, "a,b", &["-n", "2"], "(trap '' TERM; exec sleep 1000) & echo ready; wait");
     let mut stdout = BufReader::new(run.stdout());
     let mut line = String::new();
     for _ in 0..2 {
@@ -273,7 +273,9 @@ fn ranks_end_when_their_front_end_dies() {
     }
     assert_eq!(run.running("sleep").len(), 2);
     run.signal(Signal::SIGKILL);
-    wait_for("the agents and their ranks to end", || (run.living().len() <= 1).then_some(()));
+    wait_for("the agents, their ranks and the children of these to end", || {
+        (run.living().len() <= 1).then_some(())
+    });
 }
 
 #[test]

@@ -32,7 +32,7 @@ use iof_proto::{Channel, Rank};
 use crate::limits::{MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;

@@ -118,9 +118,10 @@ impl LinkEnd {
         }
     }
 
-    /// Returns whether the current carrier was given all bytes.
+    /// Returns whether the current carrier was given all bytes. What tells the peer the end of the job
+    /// must have arrived as well, if other carriers can bring it.
     pub fn is_drained(&self) -> bool {
-        self.given == self.sent
+        if let Phase::Ending(_) = self.phase { self.kept.is_empty() } else { self.given == self.sent }
     }
 
     /// Notes that `length` bytes have arrived, and sends an ack if one is due. Called when they are
@@ -131,10 +132,15 @@ impl LinkEnd {
         let is_owed = self.is_resumable() && self.kept.len() < MAX_KEPT.saturating_mul(2);
         let is_due = is_owed && self.received.saturating_sub(self.told) >= ACK_INTERVAL;
         if is_due {
-            self.told = self.received;
-            self.send(&Frame::Ack { received: self.received }.header().unwrap_or_default());
+            self.acknowledge();
         }
         is_due
+    }
+
+    /// Sends an ack of all bytes that have arrived.
+    pub fn acknowledge(&mut self) {
+        self.told = self.received;
+        self.send(&Frame::Ack { received: self.received }.header().unwrap_or_default());
     }
 
     /// Forgets what the peer has. An ack that a later one overtook by a resume means nothing.

@@ -249,7 +249,7 @@ fn an_edge_is_lost_when_it_was_without_a_carrier_for_too_long_and_keeps_what_it_
 }
 
 #[test]
-fn the_end_of_a_job_needs_another_carrier_only_until_its_deadline_and_if_it_is_not_written() {
+fn the_end_of_a_job_needs_another_carrier_only_until_its_deadline_and_if_it_has_not_arrived() {
     let (mut link, now) = (resumable(), Instant::now());
     link.send(&[0; 10]);
     link.end(now + LIMIT);
@@ -258,7 +258,9 @@ fn the_end_of_a_job_needs_another_carrier_only_until_its_deadline_and_if_it_is_n
     assert_eq!((link.is_closed(), link.ends_at(), link.lost_at()), (true, Some(now + LIMIT), None));
     assert_eq!((link.takes_carriers(now), link.takes_carriers(now + LIMIT)), (true, false));
     take(&mut link, usize::MAX);
-    assert!(!link.takes_carriers(now));
+    assert_eq!((link.is_drained(), link.takes_carriers(now)), (false, true));
+    link.acknowledged(10).unwrap();
+    assert_eq!((link.is_drained(), link.takes_carriers(now)), (true, false));
     let mut closed = resumable();
     closed.send(&[0; 10]);
     closed.close();

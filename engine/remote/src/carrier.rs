@@ -39,6 +39,9 @@ pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 /// The time that the end of an edge waits until a carrier has taken what was sent.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
+/// The time, at most, for which the end of a job tries to reach an agent that outlives its carriers.
+pub const END_LIMIT: Duration = Duration::from_secs(30);
+
 /// The command that starts a process on a node, by its words. `%h` stands for the host. A shell
 /// command is appended as the last word.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use iof_nodes::{BrokenEnd, BrokenPull, Bundle, ControlError, FrontEnd, LinkEnd, 
 use iof_proto::{NodeStream, StreamPull};
 use nix::sys::socket::{Shutdown, shutdown};
 
-use crate::carrier::{CarrierEnd, DRAIN_LIMIT, lock};
+use crate::carrier::{CarrierEnd, DRAIN_LIMIT, END_LIMIT, lock};
 
 /// An event of a node.
 pub enum NodeEvent {
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Returns whether the carrier was given all that was sent.
+    /// Returns whether all that was sent is where it is to be, as in [`LinkEnd::is_drained`].
     pub fn is_drained(&self) -> bool {
         self.waiting.is_empty() && self.link.is_drained()
     }
@@ -116,7 +116,7 @@ impl State {
     fn end(&mut self) {
         let waiting = self.waiting.drain(..);
         waiting.for_each(|(frames, _)| self.link.send_frames(&[IoSlice::new(&frames)]));
-        self.link.end(Instant::now() + DRAIN_LIMIT);
+        self.link.end(Instant::now() + self.link.limit().clamp(DRAIN_LIMIT, END_LIMIT));
         self.write();
     }
 
@@ -267,6 +267,11 @@ impl Edge {
         state.given_up = state.front.cut().or(state.given_up.take());
         drop(state);
         self.signal_carrier(Signal::KILL);
+    }
+
+    /// Returns until when the agent can be told the end of the job, once that was sent.
+    pub fn ends_at(&self) -> Option<Instant> {
+        self.0.ends.state().link.ends_at()
     }
 
     /// Returns whether the edge has sent everything, or has no carrier for it.

@@ -61,7 +61,9 @@ impl Follower {
         };
         let has_ended = no_edge || self.open.is_empty();
         if self.closing.is_none() && has_ended && self.pulls_have_ended(now) {
-            self.closing = Some((self.remote.close(), now + DRAIN_LIMIT));
+            let edges = self.remote.close();
+            let until = edges.iter().filter_map(Edge::ends_at).max().unwrap_or(now + DRAIN_LIMIT);
+            self.closing = Some((edges, until));
         }
         let is_over =
             |(edges, until): &(Vec<Edge>, Instant)| now >= *until || edges.iter().all(Edge::is_drained);

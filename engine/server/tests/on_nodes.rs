@@ -19,9 +19,9 @@ use iof_proto::{
     Channel, Channels, Failure, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState,
     PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
-use iof_testing::TIMEOUT;
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
+use iof_testing::{TIMEOUT, wait_for};
 use iof_tool::{Delivery, DirectItem, Pull, Tool};
 
 const A: NodeId = NodeId(0);
@@ -233,6 +233,23 @@ fn the_exits_of_a_lost_node_are_unknown_and_requested_if_its_ranks_were_asked_to
             .collect();
         assert_eq!(lost, ["b"]);
     }
+}
+
+#[test]
+fn all_lost_nodes_are_there_without_a_wait_once_the_status_of_the_job_is_known() {
+    let fixture = start(&job_spec());
+    for (node, host, ranks) in [(A, "a", [0, 1]), (B, "b", [2, 3])] {
+        assert!(fixture.job.try_wait_exit().is_none());
+        let (host, reason, ranks) = (host.into(), "a fault".into(), ranks.map(Rank).into());
+        let lost = NodeLost { host, reason, ranks, delivered: 1, missing: 2, totals: None };
+        fixture.job.report_node(node, NodeReport::Lost(lost));
+    }
+    wait_for("the status", || fixture.job.try_wait_exit());
+    let mut endings = fixture.job.endings();
+    for host in ["a", "b"] {
+        assert!(matches!(endings.try_next(), Some(Ending::NodeLost(lost)) if lost.host == host));
+    }
+    assert!(endings.try_next().is_none_or(|ending| matches!(ending, Ending::Early(_))));
 }
 
 #[test]

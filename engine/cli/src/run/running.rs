@@ -1,10 +1,10 @@
 //! A running job: the events of its ranks, its outputs and the signals, and the reactions to them.
 
 use std::collections::BTreeSet;
-use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
+use std::{iter, mem};
 
 use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, Remedy, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
@@ -60,6 +60,8 @@ pub struct RunningJob<'a> {
 pub(super) struct Course {
     status: Option<JobStatus>,
     over: bool,
+    /// The number of ends of ranks and nodes that were reported.
+    endings: usize,
     /// The ranks were told to end: by a signal that this command passed on, or by the engine.
     is_ending: bool,
     /// The outputs that were given up.
@@ -97,12 +99,11 @@ impl RunningJob<'_> {
             }
             self.check_outputs();
         }
-        // Of several nodes that are lost at the end, each is told.
-        for event in self.base.event_queue.try_iter().collect::<Vec<_>>() {
-            if let JobEvent::Ending(ending @ Ending::NodeLost(_)) = event {
-                self.report_ending(ending);
-            }
-        }
+        // Of several nodes that are lost at the end, each is told, also if its event is under way.
+        let mut endings = self.job.endings();
+        let rest = iter::from_fn(|| endings.try_next()).skip(self.course.endings);
+        rest.filter(|ending| matches!(ending, Ending::NodeLost(_)))
+            .for_each(|ending| self.report_ending(ending));
         let failed = self.course.suspects.take_all();
         self.report_exits(failed);
         self.print_held();
@@ -252,6 +253,7 @@ impl RunningJob<'_> {
     }
 
     fn report_ending(&mut self, ending: Ending) {
+        self.course.endings = self.course.endings.saturating_add(1);
         match ending {
             Ending::Rank(exit) => {
                 self.take_keyboard(exit.rank);

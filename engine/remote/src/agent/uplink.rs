@@ -352,11 +352,15 @@ impl Uplink {
         self.state().link.is_closed()
     }
 
-    /// Sends nothing more. Blocks until the carrier has taken everything, or has ended, until `deadline`
-    /// at most.
+    /// Sends nothing more, except that all has arrived: the front end waits for that at the end of the
+    /// job. Blocks until the carrier has taken everything, or has ended, until `deadline` at most.
     pub fn drain(&self, deadline: Instant) {
         self.close();
         let mut state = self.state();
+        if state.link.is_resumable() {
+            state.link.acknowledge();
+            state = self.flush(state, |_| false);
+        }
         while !state.link.is_drained() && state.link.is_attached() && Instant::now() < deadline {
             state = self.wait(state, Some(deadline));
         }

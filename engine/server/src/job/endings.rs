@@ -35,6 +35,15 @@ impl Job {
     }
 }
 
+impl Endings {
+    /// Returns the next item if it has happened. Does not block.
+    pub fn try_next(&mut self) -> Option<Ending> {
+        let ending = self.job.tables.lock().job(&self.job.id)?.ending(self.returned)?;
+        self.returned = self.returned.saturating_add(1);
+        Some(ending)
+    }
+}
+
 impl Iterator for Endings {
     type Item = Ending;
 
