@@ -297,7 +297,8 @@ fn a_start_that_fails_at_its_carrier_is_told_with_the_remedy_for_its_exit_status
     let run = "the command of --rsh must run its last word, a shell command, on the node";
     let reach = "the command of --rsh must reach the node without a password: try it with the command true";
     let install = "each node needs iof at the path that it has here";
-    for (status, hint) in [(1, run), (126, install), (127, install), (255, reach)] {
+    let login = "sshd of the node lets nobody log in: see /etc/nologin there";
+    for (status, hint) in [(1, run), (126, install), (127, install), (254, login), (255, reach)] {
         let path = site.install_script(&format!("#!/bin/sh\nexit {status}\n"), "carrier");
         let done = site.run_sh(&["--hosts", "a", "--rsh", path.to_str().unwrap()], "true").finish();
         let reason = format!("its carrier ended with exit status: {status}");
@@ -487,6 +488,26 @@ fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
     assert_eq!(done.code, 1, "{done:?}");
     let (host, reason) = (gethostname().unwrap(), "the front end is cut off: unknown kind of frame 99");
     assert_eq!(done.stderr, format!("iof: {}: {reason}\n", host.to_str().unwrap()));
+}
+
+#[test]
+fn a_front_end_and_an_agent_of_another_version_refuse_each_other_with_both_numbers() {
+    let Frame::Hello { version: ours } = Frame::HELLO else { panic!() };
+    let theirs = ours + 1;
+    let hello = Frame::Hello { version: theirs }.header().unwrap();
+    let reason = format!(
+        "is cut off: the other end has version {theirs} of the frames, and this one version {ours}: install the same \
+         iof"
+    );
+    let done = run_hostile(&Site::new(), &hello, "a");
+    let told = format!("iof: cannot start ranks on a: its agent {reason}\n");
+    assert_eq!((done.code, done.stderr), (1, told));
+    let mut agent = Process::start(iof().arg("agent"));
+    agent.stdin().write_all(&hello).unwrap();
+    let done = agent.finish();
+    let host = gethostname().unwrap();
+    let told = format!("iof: {}: the front end {reason}\n", host.to_str().unwrap());
+    assert_eq!((done.code, done.stderr), (1, told));
 }
 
 #[test]

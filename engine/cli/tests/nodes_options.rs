@@ -71,7 +71,7 @@ const ROWS: &[Row] = &[
         "trap '' TERM; [ $IOF_RANK = 0 ] && { sleep 0.3; kill -KILL $$; }; sleep 1.3; echo survived",
         Same,
     ),
-    (&["--timeout", "0.3"], TWO, "sleep 1; echo done", Same),
+    (&["--timeout", "5"], TWO, "sleep 9; echo done", Same),
     (&["--quiet"], TWO, "[ $IOF_RANK = 0 ] || exit 3", Same),
     (&["--output", "tag"], TWO, "echo out; echo err >&2", Same),
     (&["--output-file", "out.%R"], TWO, "echo out; echo err >&2", Same),

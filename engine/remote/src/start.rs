@@ -247,7 +247,8 @@ impl Starts {
         }
         let spec = &mut start.spec;
         for app in &mut spec.apps {
-            app.cwd = Some(directory.join(app.cwd.take().unwrap_or_default()));
+            let own = || directory.clone();
+            app.cwd = Some(app.cwd.take().map_or_else(own, |path| directory.join(path)));
         }
         for stdin in spec.stdin.values_mut() {
             if let Stdin::File(path) = stdin {

@@ -130,9 +130,10 @@ fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Option
 
 /// What a user can do if a node is lost at the start for a reason with one of these texts, the first
 /// one that fits.
-const HINTS: [(&str, &str); 5] = [
+const HINTS: [(&str, &str); 6] = [
     ("exit status: 126", INSTALL_HINT),
     ("exit status: 127", INSTALL_HINT),
+    ("exit status: 254", "sshd of the node lets nobody log in: see /etc/nologin there"),
     (
         "exit status: 255",
         "the command of --rsh must reach the node without a password: try it with the command true",
