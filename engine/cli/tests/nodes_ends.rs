@@ -88,6 +88,21 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
 }
 
 #[test]
+fn a_node_that_is_lost_with_output_of_ranks_that_have_exited_gives_the_exit_code_1() {
+    let site = Site::new();
+    // A reader that stands still: the front end's cache and a window of up to 4M are full, and the
+    // rest is in the agent's cache.
+    let mut run = start(&site, "a", &["-n", "1", "--cache-size", "8M"], "head -c 15M /dev/zero");
+    site.wait_for_state(0, "terminated");
+    send(agent_of(&run, "a"), Signal::SIGKILL);
+    let (output, errors) = run.collect();
+    let (code, errors) = (run.wait(), String::from_utf8(errors.get()).unwrap());
+    assert!(output.get().len() < 15 << 20);
+    let lost = "iof: job demo: node a is lost: its carrier ended with signal: 9 (SIGKILL); of its unfinished output ";
+    assert!(code == 1 && errors.starts_with(lost), "{code}: {errors}");
+}
+
+#[test]
 fn a_node_that_is_lost_after_a_signal_to_end_leaves_the_exit_code_to_the_signal() {
     let site = Site::new();
     let script = "echo ready; exec sleep 1000";

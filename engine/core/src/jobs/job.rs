@@ -398,6 +398,7 @@ impl JobState {
             first_failure: self.first_failure.get(),
             cut_off: self.cut_off.clone(),
             early_end: self.early_end.clone(),
+            has_lost_node: self.endings.iter().any(|ending| matches!(ending, EndingEntry::Lost(_))),
         }
     }
 

@@ -22,10 +22,13 @@ pub struct JobStatus {
     pub cut_off: Vec<(Rank, Channel)>,
     /// How the engine ended the job early; `None` if it did not.
     pub early_end: Option<EarlyEnd>,
+    /// Whether a node was lost, so that output of its ranks may be missing although they have exited.
+    pub has_lost_node: bool,
 }
 
 impl JobStatus {
-    /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
+    /// Returns the [exit code](Exit::code) of the rank that failed first. If no rank failed, returns 1
+    /// if a node was lost, otherwise 0.
     /// Whatever its ranks returned, returns [`TIMEOUT_CODE`] if a time limit ended the job, and the
     /// code of `MPI_Abort` if a rank aborted it. If a rank has exited without `MPI_Init` while
     /// others waited for it, returns its exit code, or 1 if that is 0.
@@ -38,7 +41,7 @@ impl JobStatus {
                 own.map_or(1, |(_, exit)| exit.code())
             }
             Some(EndCause::BadExit(_) | EndCause::ParentEnded) | None => {
-                self.first_failure.map_or(0, |(_, exit)| exit.code())
+                self.first_failure.map_or(self.has_lost_node.into(), |(_, exit)| exit.code())
             }
         }
     }

@@ -17,7 +17,7 @@ use iof_shm_ring::ReaderId;
 use crate::Core;
 use crate::ids::{PageId, PeerId, StreamName};
 use crate::jobs::exit::{Exit, proc_state};
-use crate::jobs::job::{JobState, Launching, RemoteRanks};
+use crate::jobs::job::{JobState, Launching};
 use crate::queries::query::CountedStream;
 use crate::streams::reading::Reading;
 use crate::streams::state::StreamState;
@@ -217,11 +217,11 @@ fn status(job: &JobState) -> Status {
     if !has_ended {
         return Status::EVENT_JOB_START;
     }
-    match (job.first_failure(), job.remote()) {
-        (Some((_, Exit::Status(status))), _) if status.signal().is_some() => Status::ERR_JOB_ABORTED_BY_SIG,
-        (Some(_), _) => Status::ERR_JOB_NON_ZERO_TERM,
-        (None, RemoteRanks::Ended { exit_code: Some(code) }) if code != 0 => Status::ERR_JOB_NON_ZERO_TERM,
-        (None, _) => Status::EVENT_JOB_END,
+    match job.first_failure() {
+        Some((_, Exit::Status(status))) if status.signal().is_some() => Status::ERR_JOB_ABORTED_BY_SIG,
+        Some(_) => Status::ERR_JOB_NON_ZERO_TERM,
+        None if job.exit_code().is_some_and(|code| code != 0) => Status::ERR_JOB_NON_ZERO_TERM,
+        None => Status::EVENT_JOB_END,
     }
 }
 

@@ -55,6 +55,8 @@ pub struct FrontJob {
     signals: u32,
     /// The job has ended, or does not start because it has lost a node.
     is_over: bool,
+    /// A node is lost.
+    has_lost: bool,
 }
 
 impl FrontJob {
@@ -111,6 +113,7 @@ impl FrontJob {
             steps: Vec::new(),
             signals: 0,
             is_over: false,
+            has_lost: false,
         }
     }
 
@@ -130,6 +133,7 @@ impl FrontJob {
                 self.exited(*rank, *exit, *requested, is_bad && !requested);
             }
             NodeReport::Lost(lost) => {
+                self.has_lost = true;
                 self.open.remove(&node);
                 self.puller.note_lost(node);
                 let (ranks, ends) = (lost.ranks.clone(), self.kill_on_bad_exit != KillOnBadExit::Never);
@@ -275,6 +279,7 @@ impl FrontJob {
         let first = requested(false).next().or(known).or(self.failures.first());
         let status = self.engine.status(&self.nspace).unwrap();
         assert_eq!(status.first_failure, first.map(|(rank, exit, _)| (*rank, *exit)));
+        assert!(status.code() != 0 || first.is_none() && !self.has_lost, "the exit code is true");
         assert!(self.engine.end_job(&self.nspace, None));
         assert!(self.engine.remove(&self.nspace), "a job that has ended is removed");
         assert_eq!(self.engine.remains(), [""; 0]);
