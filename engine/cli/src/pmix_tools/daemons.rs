@@ -98,3 +98,31 @@ fn file(job: &Nspace) -> Option<PathBuf> {
     let is_name = !job.as_str().contains('/');
     is_name.then(|| env::temp_dir().join(format!("target.{job}")))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use iof_proto::ProcState;
+
+    use super::*;
+
+    #[test]
+    fn a_target_with_a_process_on_another_node_is_refused() {
+        let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        let job = Nspace::new("demo").unwrap();
+        let row = |(rank, host): (u32, &str)| ProcInfo {
+            proc: Proc::new(job.clone(), Rank(rank)),
+            host: host.into(),
+            executable: String::new(),
+            pid: 7,
+            exit_code: None,
+            state: ProcState::Running,
+        };
+        let table = || [(0, own.as_str()), (1, "elsewhere")].map(row).to_vec();
+        let target = |rank| targets(&Proc::new(job.clone(), rank), table()).map(|rows| rows.len());
+        assert_eq!(target(Rank(0)), Ok(1));
+        assert_eq!(target(Rank(1)), Err(Status::ERR_NOT_SUPPORTED));
+        assert_eq!(target(Rank::WILDCARD), Err(Status::ERR_NOT_SUPPORTED));
+        assert_eq!(target(Rank(2)), Err(Status::ERR_NOT_FOUND));
+    }
+}

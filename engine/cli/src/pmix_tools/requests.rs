@@ -151,21 +151,20 @@ fn answer(tool: &mut Tool, request: ToolRequest, uri: &str) {
     }
 }
 
-/// Returns the answers that only this process has: the address of the tool's server, and the
-/// attributes of what it carries out.
-fn own_answer(key: &str, uri: &str) -> Option<Value> {
-    let spawn = attribute::at(Place::PmixSpawn);
-    let keys = |rows: Vec<&'static str>| Some(Value::Text(rows.join(",")));
-    match key {
-        PMIX_SERVER_URI => Some(Value::Text(uri.into())),
-        PMIX_QUERY_SPAWN_SUPPORT => {
-            keys(attribute::at(Place::Spawn).chain(spawn).map(|row| row.key).collect())
-        }
-        PMIX_QUERY_DEBUG_SUPPORT => {
-            keys(spawn.filter(|row| row.name.starts_with("PMIX_DEBUG")).map(|row| row.key).collect())
-        }
-        _ => None,
+/// Adds the attributes of what this process carries out to those of the engine and its host.
+fn add_attributes(Found { key, value, .. }: &mut Found) {
+    let Value::Text(text) = value else { return };
+    let is_debug = key == PMIX_QUERY_DEBUG_SUPPORT;
+    if !is_debug && key != PMIX_QUERY_SPAWN_SUPPORT {
+        return;
     }
+    let mut keys: Vec<&str> = text.split(',').filter(|key| !key.is_empty()).collect();
+    for row in attribute::at(Place::PmixSpawn) {
+        if (!is_debug || row.name.starts_with("PMIX_DEBUG")) && !keys.contains(&row.key) {
+            keys.push(row.key);
+        }
+    }
+    *text = keys.join(",");
 }
 
 /// Answers queries.
@@ -173,24 +172,24 @@ fn query(tool: &mut Tool, mut queries: Vec<Query>, uri: &str) -> Result<Answer, 
     let mut found = Vec::new();
     for (query, asked) in (0u32..).zip(&mut queries) {
         asked.keys.retain(|key| {
-            let value = own_answer(key, uri);
-            let is_own = value.is_some();
-            found.extend(value.map(|value| Found { query, key: key.clone(), value }));
+            let is_own = key == PMIX_SERVER_URI;
+            // The address to which the rendezvous files lead.
+            found.extend(is_own.then(|| Found { query, key: key.clone(), value: Value::Text(uri.into()) }));
             !is_own
         });
     }
-    if found.is_empty() {
-        return tool.queries(queries);
-    }
-    if queries.iter().all(|query| query.keys.is_empty()) {
+    if !found.is_empty() && queries.iter().all(|query| query.keys.is_empty()) {
         return Ok(Answer { status: Status::SUCCESS, found });
     }
     let status = match tool.queries(queries) {
-        Ok(answer) => {
+        Ok(mut answer) => {
+            answer.found.iter_mut().for_each(add_attributes);
             found.extend(answer.found);
             answer.status
         }
-        Err(RequestError::Denied(failure)) if failure.status == Status::ERR_NOT_FOUND => {
+        Err(RequestError::Denied(failure))
+            if failure.status == Status::ERR_NOT_FOUND && !found.is_empty() =>
+        {
             Status::ERR_PARTIAL_SUCCESS
         }
         Err(error) => return Err(error),

@@ -84,6 +84,22 @@ fn tools_find_the_system_level_engine_of_their_user() {
 }
 
 #[test]
+fn what_the_host_denies_or_can_do_reaches_the_tools() {
+    for_each_place(|place| {
+        let mut run = place.start_launcher(Command::new(&*JOBS).arg(IOF));
+        let denied = place.tool(["pull", "demo", "all", "4", "print"]).finish();
+        assert!(denied.code == 3 && denied.text().replace('_', "-").contains("NO-PERMISSIONS"), "{denied:?}");
+        let spawn = place.tool(["query", "pmix.qry.spawn"]).finish();
+        let keys: Vec<&str> = lines(&spawn)[1].split(',').collect();
+        for key in ["vendor.colour", "pmix.wdir", "pmix.dbg.tgt"] {
+            assert_eq!(keys.iter().filter(|found| **found == key).count(), 1, "{key}: {spawn:?}");
+        }
+        drop(run.stdin());
+        assert_eq!(run.wait(), 0);
+    });
+}
+
+#[test]
 fn jobs_that_begin_later_are_known_until_they_end() {
     for_each_place(|place| {
         let mut run = place.start_launcher(Command::new(&*JOBS).arg(IOF));

@@ -115,6 +115,28 @@ fn read_until_start(output: &mut impl std::io::BufRead, start: &str) -> String {
     line
 }
 
+#[test]
+fn a_job_that_a_tool_spawns_with_forwarded_stdin_reads_what_tools_push() {
+    for_each_place(|place| {
+        let mut gate = place.site.gate("gate");
+        let run = place.run(&[], &format!(": < {}", gate.path()));
+        for (key, is_open) in [("pmix.fwd.stdin", true), ("-pmix.fwd.stdin", false)] {
+            let mut tool = place.tool(["spawn", "2", "65536", key, "cat"]);
+            let mut output = BufReader::new(tool.stdout());
+            let line = read_until_start(&mut output, "spawned ");
+            let job = line.trim().rsplit(' ').next().unwrap();
+            let pushed = place.tool(["push", job, "0", "text\n"]).finish();
+            assert_eq!(pushed.code == 0, is_open, "{pushed:?}");
+            tool.stdin().write_all(b"\n").unwrap();
+            let (text, bytes) = (read_rest(&mut output), if is_open { "bytes 5 " } else { "bytes 0 " });
+            assert!(text.contains(bytes), "{text}");
+            assert_eq!(tool.wait(), 0);
+        }
+        gate.open();
+        assert_eq!(run.finish().code, 0);
+    });
+}
+
 static DAEMONS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("daemons"));
 
 #[test]
