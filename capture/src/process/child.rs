@@ -87,6 +87,11 @@ impl Signaller {
         exists(0) || self.leads_group && exists(PROCESS_GROUP)
     }
 
+    /// Returns the pid of the process, which another one may have once it was reaped.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Returns whether the signals go to a process group that the process leads.
     pub fn has_group(&self) -> bool {
         self.leads_group

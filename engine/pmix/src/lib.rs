@@ -3,7 +3,7 @@
 //! needs no PMIx.
 //!
 //! A launcher starts a [`PmixServer`], at most one in a process, and
-//! [registers](PmixServer::register) each job. Each rank gets [variables](PmixServer::variables)
+//! [registers](PmixServer::register) each job. Each rank gets [variables](Variables)
 //! with which it finds the server. Then libpmix exchanges the addresses of the ranks. [`Event`]s
 //! tell the launcher when a rank begins, ends or aborts, and [`RankRequest`]s what it logs and queries. [`Need`] tells whether a program needs
 //! this.
@@ -45,7 +45,7 @@ pub use requests::spawn::{SpawnedTools, ToolSpawn};
 pub use server::job::{AppInfo, JobInfo};
 pub use server::topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
 pub use server::upcalls::{Event, EventKind};
-pub use server::{MAX_LOCAL_RANKS, PmixServer};
+pub use server::{MAX_LOCAL_RANKS, PmixServer, Variables};
 pub use tools::filter::HeldRequest;
 pub use tools::listener::{ToolListener, ToolService};
 pub use tools::relay::{Carried, Relay};

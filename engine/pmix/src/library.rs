@@ -184,6 +184,24 @@ impl Library {
         })
     }
 
+    /// Adds data of all ranks to those of a job whose ranks are on this node. libpmix does so on its
+    /// thread, before the next message of a rank that it reads.
+    pub(crate) fn extend_nspace(&self, nspace: &CStr, ranks: Vec<Info>) -> Result<(), String> {
+        let mut infos = Box::new(CInfos::new(ranks));
+        let (array, length) = infos.as_parts();
+        let count = c_int::try_from(length).unwrap_or(c_int::MAX);
+        let infos = Box::into_raw(infos);
+        // SAFETY: the infos are valid until the callback frees them.
+        let status = unsafe {
+            (self.register_nspace)(nspace.as_ptr(), count, array, length, Some(extended), infos.cast())
+        };
+        if status != SUCCESS {
+            // SAFETY: the callback is not called.
+            drop(unsafe { Box::from_raw(infos) });
+        }
+        self.check(status)
+    }
+
     /// Makes libpmix forget a job. Blocks until it is done.
     pub(crate) fn deregister_nspace(&self, nspace: &CStr) {
         // SAFETY: without a callback the function blocks.
@@ -340,6 +358,12 @@ unsafe extern "C" fn done(status: Status, work: *mut c_void) {
     work.changed.notify_one();
 }
 
+/// Frees the infos of [`Library::extend_nspace`].
+unsafe extern "C" fn extended(_status: Status, infos: *mut c_void) {
+    // SAFETY: libpmix calls it once, with the pointer that it was given.
+    drop(unsafe { Box::from_raw(infos.cast::<CInfos>()) });
+}
+
 /// Returns a copy of a text of libpmix; empty if it is null.
 ///
 /// # Safety
@@ -383,7 +407,7 @@ fn split(variable: Vec<u8>) -> Option<(OsString, OsString)> {
 }
 
 /// Returns the first number of the text of a version.
-fn major(version: &str) -> Option<u32> {
+pub(crate) fn major(version: &str) -> Option<u32> {
     let number = version.split(|letter: char| !letter.is_ascii_digit()).find(|digits| !digits.is_empty())?;
     number.parse().ok()
 }

@@ -42,6 +42,10 @@ pub const MAX_CALL_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for a call of libpmix, for each rank that it concerns.
 pub const MAX_CALL_WAIT_PER_RANK: Duration = Duration::from_millis(10);
 
+/// The longest time for which libpmix waits until all ranks of a job have started, when one of them
+/// calls `PMIx_Init`. It does nothing else meanwhile. The ranks do not know each other's pids then.
+pub const MAX_START_WAIT: Duration = Duration::from_secs(5);
+
 /// The longest wait for the end of the server.
 pub const MAX_END_WAIT: Duration = Duration::from_secs(2);
 

@@ -10,9 +10,9 @@ use self::directory::PrivateDirectory;
 use self::job::{JobInfo, Locality};
 use self::upcalls::{Event, EventReceiver};
 use crate::error::{RegisterError, StartError};
-use crate::library::Library;
 use crate::library::caller::Caller;
-use crate::library::info::{Info, Value};
+use crate::library::info::{self, Info, Value};
+use crate::library::{Library, major};
 use crate::limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 use crate::requests::request::{RankRequest, answer_rank};
 
@@ -23,6 +23,9 @@ pub(crate) mod upcalls;
 
 /// The greatest number of ranks of a job. Greater numbers of local ranks have no form in PMIx.
 pub const MAX_LOCAL_RANKS: u32 = 65_534;
+
+/// Variables of a rank.
+pub type Variables = Vec<(OsString, OsString)>;
 
 /// Whether this process has a server.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -74,7 +77,13 @@ impl PmixServer {
         let temporary = directory.text()?.to_owned();
         let version = library.version();
         let caller = Caller::start(library).map_err(StartError::Thread)?;
-        let receiver = EventReceiver { receive, request, post: Arc::new(caller.poster(answer_rank)) };
+        let extend = move |nspace: &str, ranks| {
+            if let Err(error) = library.extend_nspace(&info::c_string(nspace), ranks) {
+                tracing::debug!(nspace, error, "the ranks do not know their pids");
+            }
+        };
+        let post = Arc::new(caller.poster(answer_rank));
+        let receiver = EventReceiver { receive, request, post, extend: Box::new(extend) };
         let init = move |library: &Library| {
             let infos = vec![
                 Info::text("pmix.srv.nspace", &upcalls::server_name()),
@@ -105,11 +114,14 @@ impl PmixServer {
         &self.path
     }
 
-    /// Makes a job and its ranks known.
+    /// Makes a job and its ranks known. Returns the variables with which each rank finds this server.
+    /// `PMIX_SERVER_TMPDIR` is not among them, which is a setting of the user for tools that the rank may
+    /// start. No call of libpmix follows until the ranks have [started](Self::started), because a rank
+    /// that has connected lets it wait until then.
     ///
     /// # Errors
     /// [`RegisterError`]. The job is not known then.
-    pub fn register(&self, job: &JobInfo) -> Result<(), RegisterError> {
+    pub fn register(&self, job: &JobInfo) -> Result<Vec<Variables>, RegisterError> {
         let registered = self.register_job(job);
         if registered.is_err() {
             self.deregister(&job.nspace);
@@ -117,7 +129,7 @@ impl PmixServer {
         registered.map_err(RegisterError)
     }
 
-    fn register_job(&self, job: &JobInfo) -> Result<(), String> {
+    fn register_job(&self, job: &JobInfo) -> Result<Vec<Variables>, String> {
         let size = job.size();
         if size > MAX_LOCAL_RANKS {
             return Err(format!("it has {size} ranks, expected at most {MAX_LOCAL_RANKS}"));
@@ -126,13 +138,19 @@ impl PmixServer {
         // libpmix maps files of the job in it.
         let directory = self.directory.create_inner(&job.nspace).map_err(|error| error.to_string())?;
         let job = job.clone();
-        upcalls::add_job(&job.nspace);
+        upcalls::add_job(&job.nspace, self.takes_pids());
         let register = move |library: &Library| {
             let places =
                 job.cpusets().into_iter().map(|cpuset| place(library, cpuset)).collect::<Vec<Locality>>();
             library.register_nspace(&name, size.cast_signed(), job.infos(&directory, &places))?;
             let nspace = &job.nspace;
-            (0..size).try_for_each(|rank| library.register_client(nspace, rank))
+            let register = |rank| {
+                library.register_client(nspace, rank)?;
+                let mut variables = library.setup_fork(nspace, rank)?;
+                variables.retain(|(name, _)| name != "PMIX_SERVER_TMPDIR" && name != "PMIX_SYSTEM_TMPDIR");
+                Ok(variables)
+            };
+            (0..size).map(register).collect()
         };
         let limit = MAX_CALL_WAIT.saturating_add(MAX_CALL_WAIT_PER_RANK.saturating_mul(size));
         self.caller.call(limit, register).map_err(|stalled| stalled.to_string())?
@@ -149,18 +167,17 @@ impl PmixServer {
         self.directory.remove_inner(nspace);
     }
 
-    /// Returns the variables with which a rank of a job finds this server. `PMIX_SERVER_TMPDIR` is
-    /// not among them, which is a setting of the user for tools that the rank may start.
-    ///
-    /// # Errors
-    /// [`RegisterError`]: the job is not known.
-    pub fn variables(&self, nspace: &str, rank: u32) -> Result<Vec<(OsString, OsString)>, RegisterError> {
-        let name = nspace.to_owned();
-        let variables = self.caller.call(MAX_CALL_WAIT, move |library| library.setup_fork(&name, rank));
-        let mut variables =
-            variables.map_err(|stalled| stalled.to_string()).flatten().map_err(RegisterError)?;
-        variables.retain(|(name, _)| name != "PMIX_SERVER_TMPDIR" && name != "PMIX_SYSTEM_TMPDIR");
-        Ok(variables)
+    /// Tells the ranks of a job their pids, all of which have started. Does not block.
+    pub fn started(&self, job: &JobInfo, pids: &[u32]) {
+        if self.takes_pids() {
+            upcalls::set_started(&job.nspace, job.pids(pids));
+        }
+    }
+
+    /// Returns whether libpmix takes data of ranks after their job was registered. Version 4 then shares
+    /// other locks with the ranks than before, for which they wait for ever.
+    fn takes_pids(&self) -> bool {
+        major(&self.version).is_some_and(|major| major > 4)
     }
 }
 

@@ -272,6 +272,61 @@ static pmix_status_t got(const pmix_proc_t *proc, const char *key, pmix_data_typ
     return status == PMIX_SUCCESS && value->type != type ? PMIX_ERR_TYPE_MISMATCH : status;
 }
 
+/* Succeeds if every rank of the job has a pid, and this one its own. */
+static pmix_status_t got_pids(void) {
+    pmix_value_t *value;
+    pmix_proc_t proc = ranks;
+    if (PMIx_Get(&ranks, PMIX_JOB_SIZE, NULL, 0, &value) != PMIX_SUCCESS) return PMIX_ERR_INIT;
+    uint32_t size = value->data.uint32;
+    for (proc.rank = 0; proc.rank < size; proc.rank++) {
+        pmix_status_t status = PMIx_Get(&proc, PMIX_PROC_PID, NULL, 0, &value);
+        if (status != PMIX_SUCCESS) return status;
+        bool is_it = proc.rank == self.rank ? value->data.pid == getpid() : kill(value->data.pid, 0) == 0;
+        if (value->type != PMIX_PID || !is_it) return PMIX_ERR_TYPE_MISMATCH;
+    }
+    return PMIx_Fence(&ranks, 1, NULL, 0);
+}
+
+#define EVENT (PMIX_EXTERNAL_ERR_BASE - 7)
+static volatile int events, has_handler;
+
+static void on_event(size_t handler, pmix_status_t status, const pmix_proc_t *source, pmix_info_t *infos, size_t count,
+                     pmix_info_t *results, size_t result_count, pmix_event_notification_cbfunc_fn_t done, void *data) {
+    (void)handler, (void)status, (void)infos, (void)count, (void)results, (void)result_count;
+    events += source->rank == 0;
+    done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
+}
+
+static void on_handler(pmix_status_t status, size_t id, void *data) {
+    (void)id, (void)data;
+    has_handler = status == PMIX_SUCCESS;
+}
+
+/* Rank 0 notifies the ranks of this range, of which a custom one is rank 1 alone, and then all of the
+ * job. Each waits for those that concern it, and must have no others. */
+static pmix_status_t notified(pmix_data_range_t range) {
+    pmix_status_t code = EVENT, status;
+    pmix_proc_t target = ranks;
+    pmix_info_t info;
+    pmix_data_array_t targets = {PMIX_PROC, 1, &target};
+    target.rank = 1;
+    if (!has_handler) PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, on_handler, NULL);
+    while (!has_handler) usleep(1000);
+    events = 0;
+    status = PMIx_Fence(&ranks, 1, NULL, 0);
+    if (status == PMIX_SUCCESS && self.rank == 0) {
+        PMIX_INFO_LOAD(&info, PMIX_EVENT_CUSTOM_RANGE, &targets, PMIX_DATA_ARRAY);
+        status = PMIx_Notify_event(EVENT, &self, range, &info, range == PMIX_RANGE_CUSTOM, NULL, NULL);
+        if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED)
+            status = PMIx_Notify_event(EVENT, &self, PMIX_RANGE_NAMESPACE, NULL, 0, NULL, NULL);
+    }
+    int expected = range == PMIX_RANGE_CUSTOM && self.rank != 1 ? 1 : 2;
+    while (self.rank > 0 && status == PMIX_SUCCESS && events < expected) usleep(1000);
+    if (self.rank > 0 && events != expected) status = PMIX_ERR_OUT_OF_RESOURCE;
+    pmix_status_t left = PMIx_Fence(&ranks, 1, NULL, 0);
+    return status == PMIX_OPERATION_SUCCEEDED || status == PMIX_SUCCESS ? left : status;
+}
+
 static pmix_status_t monitor(void) {
     pmix_info_t info, directive, *results = NULL;
     size_t count = 0;
@@ -316,7 +371,11 @@ static pmix_status_t call(const char *name) {
     if (IS("get-mapby")) return got(&ranks, PMIX_MAPBY, PMIX_STRING);
     if (IS("get-bindto")) return got(&ranks, PMIX_BINDTO, PMIX_STRING);
     if (IS("get-reincarnation")) return got(&self, PMIX_REINCARNATION, PMIX_UINT32);
-    if (IS("get-pid")) return got(&self, PMIX_PROC_PID, PMIX_PID);
+    if (IS("get-pids")) return got_pids();
+    if (IS("notify-job")) return notified(PMIX_RANGE_NAMESPACE);
+    if (IS("notify-local")) return notified(PMIX_RANGE_LOCAL);
+    if (IS("notify-global")) return notified(PMIX_RANGE_GLOBAL);
+    if (IS("notify-custom")) return notified(PMIX_RANGE_CUSTOM);
     if (IS("grouped")) return grouped("first");
     if (IS("grouped-again")) return grouped("second");
     if (IS("group")) return construct_group(false);

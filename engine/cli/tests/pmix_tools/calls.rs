@@ -48,6 +48,11 @@ fn ranks(place: &Place, count: usize, lines: &[String]) -> Done {
     Process::start(command.envs(tools)).finish()
 }
 
+/// Returns whether the server of ranks is of version 5. It is that of the ranks unless it is named.
+fn has_new_server(place: &Place) -> bool {
+    place.server.is_some() || place.tools.is_some()
+}
+
 /// Checks that each of the ranks has written these lines, and nothing else.
 fn check(done: &Done, count: usize, expected: &[String]) {
     assert_eq!(done.code, 0, "{done:?}");
@@ -134,9 +139,18 @@ fn a_rank_signals_and_terminates_its_own_job_and_no_other() {
 #[test]
 fn ranks_get_the_keys_that_launchers_have_for_all() {
     for_each_place(|place| {
-        let keys = ["get-local-procs", "get-mapby", "get-bindto", "get-reincarnation"];
-        let expected = with(SUCCESS, keys);
-        check(&ranks(place, 2, &expected), 2, &expected);
+        let mut expected = with(SUCCESS, ["get-local-procs", "get-mapby", "get-bindto", "get-reincarnation"]);
+        // A server of version 4 takes no data of ranks once their job is known.
+        expected.extend(with(if has_new_server(place) { SUCCESS } else { NOT_FOUND }, ["get-pids"]));
+        check(&ranks(place, 16, &expected), 16, &expected);
+    });
+}
+
+#[test]
+fn an_event_of_a_rank_reaches_the_ranks_of_its_range() {
+    for_each_place(|place| {
+        let expected = with(SUCCESS, ["notify-job", "notify-local", "notify-global", "notify-custom"]);
+        check(&ranks(place, 3, &expected), 3, &expected);
     });
 }
 
@@ -144,8 +158,6 @@ fn ranks_get_the_keys_that_launchers_have_for_all() {
 fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
     for_each_place(|place| {
         let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(["checkpoint"]));
-        // The pids of ranks are in the process table.
-        expected.extend(with(NOT_FOUND, ["get-pid"]));
         // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).
         expected.extend(with(-27, ["log-number"]));
         // `PMIX_ERR_OPERATION_FAILED` of iof.

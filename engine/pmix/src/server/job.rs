@@ -110,6 +110,18 @@ impl JobInfo {
         infos
     }
 
+    /// Returns the pids of the ranks. libpmix takes ranks without the number of an app for those of the
+    /// first one.
+    pub(crate) fn pids(&self, pids: &[u32]) -> Vec<Info> {
+        let apps = (0u32..).zip(&self.apps).flat_map(|(app, info)| (0..info.ranks).map(move |_| app));
+        let infos = (0u32..).zip(pids).zip(apps).map(|((rank, pid), app)| {
+            let pid = Info::new("pmix.ppid", Value::Pid(pid.cast_signed()));
+            let own = vec![Info::new("pmix.rank", Value::Rank(rank)), pid, Info::number("pmix.appnum", app)];
+            Info::new("pmix.pdata", Value::Infos(own))
+        });
+        infos.collect()
+    }
+
     /// Returns what Open MPI wants to know of a job with several programs.
     fn open_mpi_infos(&self) -> [Info; 2] {
         let sizes: Vec<String> = self.apps.iter().map(|app| app.ranks.to_string()).collect();

@@ -1,22 +1,23 @@
 //! The functions that libpmix calls on its own thread, and the events of ranks that it reports by them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::{Exchange, FromTool, Proc, Rank};
 
-use crate::library::info::characters;
+use crate::library::info::{self, characters};
 use crate::library::read::{self, ExchangeDirectives, Read};
 use crate::library::types::{
     CONSTRUCT, Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawApp, RawProc,
     RawQuery, SUCCESS, SpawnCallback, Status, ToolCallback,
 };
+use crate::limits::MAX_START_WAIT;
 use crate::requests::request::{
     AnswerReply, LookupReply, NspaceReply, Post, RankCallback, RankReply, RankRequest, StatusReply,
 };
@@ -47,12 +48,16 @@ pub enum EventKind {
     },
 }
 
+/// Adds data of the ranks to those of a job.
+type Extend = dyn Fn(&str, Vec<info::Info>) + Send;
+
 /// The receiver of events. One server exists in a process, and libpmix passes no pointer of ours to
 /// all upcalls.
 pub(crate) struct EventReceiver {
     pub receive: Box<dyn Fn(Event) + Send>,
     pub request: Box<dyn Fn(RankRequest) + Send>,
     pub post: Post,
+    pub extend: Box<Extend>,
 }
 static RECEIVER: Mutex<Option<EventReceiver>> = Mutex::new(None);
 
@@ -75,17 +80,41 @@ pub(crate) fn server_name() -> String {
     format!("iof-{}", std::process::id())
 }
 
-/// The names of the jobs that the server knows.
-static JOBS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// The names of the jobs that the server knows. Those whose ranks have all started have the infos of
+/// the ranks that libpmix does not have yet.
+static JOBS: Mutex<BTreeMap<String, Option<Vec<info::Info>>>> = Mutex::new(BTreeMap::new());
+static STARTED: Condvar = Condvar::new();
 
-/// Approves tools that know the name of this job, which is secret.
-pub(crate) fn add_job(name: &str) {
-    JOBS.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into());
+/// Approves tools that know the name of this job, which is secret. If it `waits`, its ranks do until
+/// all of them have started.
+pub(crate) fn add_job(name: &str, waits: bool) {
+    let ranks = (!waits).then(Vec::new);
+    JOBS.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), ranks);
 }
 
 /// Approves them no more.
 pub(crate) fn remove_job(name: &str) {
     JOBS.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    STARTED.notify_all();
+}
+
+/// Sets the infos of the ranks of a job, all of which have started.
+pub(crate) fn set_started(name: &str, ranks: Vec<info::Info>) {
+    if let Some(job) = JOBS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
+        *job = Some(ranks);
+    }
+    STARTED.notify_all();
+}
+
+/// Blocks until all ranks of a job have started, at most once for [`MAX_START_WAIT`]. Returns the infos of
+/// the ranks that libpmix does not have yet: it next gives the rank that has connected all data of its
+/// job, and no others later.
+fn await_start(name: &str) -> Vec<info::Info> {
+    let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_starting = |jobs: &mut BTreeMap<_, _>| matches!(jobs.get(name), Some(None));
+    let awaited = STARTED.wait_timeout_while(jobs, MAX_START_WAIT, is_starting);
+    let mut jobs = awaited.unwrap_or_else(PoisonError::into_inner).0;
+    jobs.get_mut(name).and_then(|ranks| ranks.replace(Vec::new())).unwrap_or_default()
 }
 
 /// Returns the upcalls of this host.
@@ -179,7 +208,14 @@ unsafe extern "C" fn client_connected2(
     _data: *mut c_void,
 ) -> Status {
     // SAFETY: libpmix passes the rank that has connected.
-    unsafe { report(proc, EventKind::Connected) }
+    let (reported, name) = unsafe { (report(proc, EventKind::Connected), name(proc)) };
+    if let Some((nspace, _)) = name {
+        let ranks = await_start(&nspace);
+        if !ranks.is_empty() {
+            pass(|receiver| (receiver.extend)(&nspace, ranks));
+        }
+    }
+    reported
 }
 
 unsafe extern "C" fn client_finalized(
@@ -211,7 +247,7 @@ unsafe extern "C" fn abort(
 unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
     // SAFETY: libpmix passes this number of infos.
     let Ok((nspace, rank)) = (unsafe { read::tool_name(infos, count) }) else { return };
-    let is_known = JOBS.lock().unwrap_or_else(PoisonError::into_inner).contains(&nspace);
+    let is_known = JOBS.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&nspace);
     if let Some(done) = done.filter(|_| is_known) {
         let mut proc = RawProc { nspace: characters(&nspace), rank };
         // SAFETY: libpmix copies the name.
@@ -399,7 +435,8 @@ mod tests {
             sender.send(event).unwrap();
             assert!(!is_first, "a test of panics");
         });
-        set_receiver(Some(EventReceiver { receive, request: Box::new(drop), post: Arc::new(drop) }));
+        let extend = Box::new(|_: &str, _| ());
+        set_receiver(Some(EventReceiver { receive, request: Box::new(drop), post: Arc::new(drop), extend }));
         for rank in 0..2 {
             let proc = RawProc { nspace: characters("demo"), rank };
             // SAFETY: as libpmix calls it.

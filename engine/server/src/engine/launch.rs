@@ -127,6 +127,8 @@ impl Starter {
             self.check_guardian();
             if started.is_err() {
                 signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
+            } else if let Some(pmix) = &mpi.pmix {
+                pmix.started(&signallers.iter().map(Signaller::pid).collect::<Vec<_>>());
             }
             started
         };
@@ -190,7 +192,7 @@ impl Starter {
             }
         };
         if let Some(pmix) = &mpi.pmix {
-            process.app.env.extend(pmix.variables(rank)?);
+            process.app.env.extend(pmix.variables(rank));
         }
         let spawned = spawner.spawn(process, passed);
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } =

@@ -11,7 +11,8 @@ use std::{env, thread};
 use iof_capture::{Processors, find_program, interpreter_words};
 use iof_core::{Input, JobId, MessageOrigin, MpiEvent};
 use iof_pmix_server::{
-    AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RankRequest, RegisterError, StartError, is_launcher,
+    AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RankRequest, RegisterError, StartError, Variables,
+    is_launcher,
 };
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::{App, Failure, JobSpec, Mpi, Rank, Status, ToTool};
@@ -55,23 +56,29 @@ pub(crate) struct PmixHost {
 /// A job that the PMIx server serves.
 pub(crate) struct PmixJob {
     server: Arc<PmixServer>,
-    name: String,
-    size: u64,
+    info: JobInfo,
+    variables: Vec<Variables>,
 }
 
 impl PmixJob {
     /// Returns the variables with which a rank finds the server, and those by which scripts under
     /// Open MPI's mpirun know the rank.
-    pub(crate) fn variables(&self, rank: Rank) -> Result<Vec<(OsString, OsString)>, PmixError> {
-        let mut variables = self.server.variables(&self.name, rank.0)?;
-        let own = [("RANK", u64::from(rank.0)), ("SIZE", self.size)];
-        let local =
-            [("LOCAL_RANK", u64::from(rank.0)), ("LOCAL_SIZE", self.size), ("NODE_RANK", rank.0.into())];
+    pub(crate) fn variables(&self, rank: Rank) -> Variables {
+        let known = usize::try_from(rank.0).ok().and_then(|rank| self.variables.get(rank));
+        let mut variables = known.cloned().unwrap_or_default();
+        let size = self.variables.len() as u64;
+        let own = [("RANK", u64::from(rank.0)), ("SIZE", size)];
+        let local = [("LOCAL_RANK", u64::from(rank.0)), ("LOCAL_SIZE", size), ("NODE_RANK", rank.0.into())];
         let variable =
             |(name, value): (&str, u64)| (format!("OMPI_COMM_WORLD_{name}").into(), value.to_string().into());
         variables.extend(own.into_iter().chain(local).map(variable));
-        variables.push(("OMPI_UNIVERSE_SIZE".into(), self.size.to_string().into()));
-        Ok(variables)
+        variables.push(("OMPI_UNIVERSE_SIZE".into(), size.to_string().into()));
+        variables
+    }
+
+    /// Tells the ranks their pids, all of which have started.
+    pub(crate) fn started(&self, pids: &[u32]) {
+        self.server.started(&self.info, pids);
     }
 }
 
@@ -139,11 +146,12 @@ impl PmixHost {
         });
         jobs.insert(name.clone(), job.clone());
         drop(jobs);
-        let registered = server.register(&JobInfo { parent, ..job_info(spec, name.clone(), cores) });
+        let info = JobInfo { parent, ..job_info(spec, name.clone(), cores) };
+        let registered = server.register(&info);
         if registered.is_err() {
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         }
-        registered.map(|()| PmixJob { server, name, size: spec.nprocs() })
+        registered.map(|variables| PmixJob { server, info, variables })
     }
 
     /// Makes a job, whose ranks are bound to `cores` if there are any, known to the server. Returns
