@@ -552,3 +552,55 @@ fn a_rank_learns_that_the_job_that_it_spawns_is_not_started() {
         assert_eq!((done.code, done.stderr.matches(reason).count()), (0, 1), "{done:?}");
     }
 }
+
+#[test]
+fn ranks_that_spawn_without_end_are_refused_until_their_jobs_have_ended_and_the_others_lose_nothing() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!(
+        r#"{CLIENT}init
+        spawns() {{ printf "mcmd=spawn\nnprocs=1\nexecname=sh\ntotspawns=1\nspawnssofar=1\nargcnt=2\narg1=-c
+arg2=: < {gate}\nendcmd\n" >&$PMI_FD; read -r -u $PMI_FD reply; [[ $reply = *rc=0 ]]; }}
+        if [ $PMI_RANK = 2 ]; then seq 300000
+        else while spawns; do :; done; echo "$reply"; : < {gate}; until spawns; do :; done; echo spawned; fi
+        barrier; finalize"#,
+        gate = gate.path()
+    );
+    let mut run = site.run(&["-n", "3", "--mpi", "pmi1"], ["bash", "-c", &script]);
+    let (mut numbers, mut others) = (Vec::new(), Vec::new());
+    for line in BufReader::new(run.stdout()).lines().map(Result::unwrap) {
+        if let Ok(number) = line.parse::<u32>() {
+            numbers.push(number);
+            continue;
+        }
+        others.push(line);
+        // Both are refused while all jobs wait.
+        if others.len() == 2 {
+            gate.open();
+        }
+    }
+    assert!(numbers.into_iter().eq(1..=300_000));
+    let refusal = "cmd=spawn_result info=error rc=1 msg=the_engine_has_256_of_at_most_256_jobs_that_clients_have_started_or_want\
+                   _to_start_(MAX_SPAWNED_JOBS),";
+    assert!(others[..2].iter().all(|line| line.starts_with(refusal)), "{others:?}");
+    assert_eq!(others[2..], ["spawned", "spawned"]);
+    let mut errors = String::new();
+    run.stderr().read_to_string(&mut errors).unwrap();
+    assert_eq!(run.wait(), 0, "{errors}");
+    assert!(errors.lines().count() <= 11 && errors.contains("MAX_SPAWNED_JOBS"), "{errors}");
+}
+
+#[test]
+fn a_rank_that_publishes_without_end_is_refused_and_the_others_keep_their_values() {
+    let script = r#"init; ask "cmd=publish_name service=own-$PMI_RANK port=of $PMI_RANK"; barrier
+        publishes() { ask "cmd=publish_name service=$1 port=x"; [[ $reply = *rc=0 ]]; }
+        if [ $PMI_RANK = 0 ]; then n=0; while publishes $n; do n=$((n + 1)); done; echo "$n $reply"; fi
+        barrier; ask "cmd=lookup_name service=own-$(((PMI_RANK + 1) % PMI_SIZE))"; echo "$reply"; finalize"#;
+    let done = run(&["-n", "3", "--mpi", "pmi1"], script);
+    let mut found = lines(&done);
+    let refused = found.iter().position(|line| line.starts_with("16381 ")).map(|index| found.remove(index));
+    let refusal = "has_16384_of_at_most_16384_values_that_ranks_have_published_(MAX_PUBLISHED_PER_USER),";
+    assert!(refused.is_some_and(|line| line.contains(refusal)), "{done:?}");
+    let values = [0, 1, 2].map(|rank| format!("cmd=lookup_result info=ok rc=0 port=of {rank}"));
+    assert_eq!((found, done.code), (values.iter().map(String::as_str).collect(), 0), "{done:?}");
+}

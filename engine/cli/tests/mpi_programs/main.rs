@@ -97,6 +97,20 @@ fn a_library_for_scripts_does_not_disturb_linked_programs() {
 }
 
 #[test]
+fn ranks_of_a_linked_program_that_do_not_initialise_mpi_end_no_job() {
+    for_each_program(|program| {
+        for command in [program.to_owned(), format!("exec {program}")] {
+            let args = [&command, "sequence", "0", "100"];
+            let done = match command.strip_prefix("exec ") {
+                None => Site::new().run(&["-n", "2"], args).finish(),
+                Some(_) => run_hidden(&[], &args.join(" ")),
+            };
+            assert_eq!((done.code, done.stdout.len()), (0, 200), "{command}: {done:?}");
+        }
+    });
+}
+
+#[test]
 fn several_programs_of_a_job_are_one_world() {
     for_each_program(|program| {
         let apps = [program, "hello", ":", "-n", "3", program, "hello"];

@@ -235,6 +235,45 @@ static pmix_status_t grouped(const char *name) {
     return status == PMIX_SUCCESS ? PMIx_Group_destruct(name, NULL, 0) : status;
 }
 
+/* Constructs groups of this rank alone until that is refused, and destructs them. */
+static pmix_status_t grouped_endlessly(void) {
+    char name[32];
+    pmix_info_t *results = NULL;
+    size_t count = 0;
+    pmix_status_t status = PMIX_SUCCESS, removed = PMIX_SUCCESS;
+    int groups = -1;
+    while (status == PMIX_SUCCESS) {
+        alarm(10);
+        snprintf(name, sizeof name, "own-%u-%d", self.rank, ++groups);
+        status = PMIx_Group_construct(name, &self, 1, NULL, 0, &results, &count);
+    }
+    while (removed == PMIX_SUCCESS && groups-- > 0) {
+        alarm(10);
+        snprintf(name, sizeof name, "own-%u-%d", self.rank, groups);
+        removed = PMIx_Group_destruct(name, NULL, 0);
+    }
+    return removed == PMIX_SUCCESS ? status : removed;
+}
+
+static void group_constructed(pmix_status_t status, pmix_info_t *results, size_t count, void *data,
+                              pmix_release_cbfunc_t release, void *release_data) {
+    (void)status, (void)results, (void)count, (void)data;
+    if (release) {
+        release(release_data);
+    }
+}
+
+/* Begins groups of all ranks that no other rank joins. */
+static pmix_status_t group_alone(void) {
+    char name[32];
+    pmix_status_t status = PMIX_SUCCESS;
+    for (int n = 0; status == PMIX_SUCCESS && n < 200; n++) {
+        snprintf(name, sizeof name, "alone-%u-%d", self.rank, n);
+        status = PMIx_Group_construct_nb(name, &ranks, 1, NULL, 0, group_constructed, NULL);
+    }
+    return status;
+}
+
 static pmix_status_t control(const char *key, const void *value, pmix_data_type_t type) {
     pmix_info_t info, *results = NULL;
     size_t count = 0;
@@ -378,6 +417,8 @@ static pmix_status_t call(const char *name) {
     if (IS("notify-custom")) return notified(PMIX_RANGE_CUSTOM);
     if (IS("grouped")) return grouped("first");
     if (IS("grouped-again")) return grouped("second");
+    if (IS("group-endlessly")) return grouped_endlessly();
+    if (IS("group-alone")) return group_alone();
     if (IS("group")) return construct_group(false);
     if (IS("group-context")) return construct_group(true);
     if (IS("publish")) {

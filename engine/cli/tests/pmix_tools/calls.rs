@@ -109,6 +109,24 @@ fn ranks_construct_and_destruct_groups_that_have_numbers_and_names() {
 }
 
 #[test]
+fn groups_without_end_are_refused_and_those_that_never_complete_stop_no_other_rank() {
+    for_each_place(|place| {
+        // libpmix 4 and 5 have groups of their own each, and 4.2.2 is too slow for so many.
+        let mut calls = with(SUCCESS, ["group-alone"]);
+        let has_many = place.server.is_some() && place.tools.is_some();
+        if has_many {
+            // `PMIX_ERR_OUT_OF_RESOURCE`
+            calls.extend(with(-29, ["group-endlessly"]));
+        }
+        calls.extend(with(SUCCESS, ["exchange", "log-stderr"]));
+        let done = ranks(place, 2, &calls);
+        check(&done, 2, &calls);
+        assert_eq!(done.stderr.contains("MAX_GROUPS_PER_USER"), has_many, "{done:?}");
+        assert_eq!(done.stderr.matches("text").count(), 2, "{done:?}");
+    });
+}
+
+#[test]
 fn a_rank_spawns_a_job_that_connects_to_it_or_learns_why_not() {
     for_each_place(|place| {
         // `PMIX_ERR_JOB_FAILED_TO_LAUNCH`
