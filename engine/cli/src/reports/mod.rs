@@ -1,5 +1,6 @@
-//! Reports to the user: ends of ranks, and gaps in their output.
+//! Reports to the user: ends of ranks, gaps in their output, and delays.
 
 pub(crate) mod exits;
 pub(crate) mod failures;
 pub(crate) mod gaps;
+pub(crate) mod stalls;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem};
 
-use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, Remedy, SAME_REQUEST, Signal as RankSignal};
+use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
-use iof_proto::{Channel, Rank};
+use iof_proto::Rank;
 use iof_remote::RemoteJob;
 use nix::sys::signal::Signal;
 
@@ -25,6 +25,7 @@ use crate::processes::signals::{self, ReceivedSignal};
 use crate::processes::suspects::Suspects;
 use crate::processes::threads::recv_until;
 use crate::reports::failures::Failures;
+use crate::reports::stalls::report_stalled;
 use crate::run::account::{Forwarded, JobAccount, report_agents, unread_bytes};
 use crate::terminal::give_up::{Blocked, WriteWait};
 use crate::terminal::keyboard::{Keyboard, window_size};
@@ -479,23 +480,4 @@ fn report_given_up(blocked: &Blocked, engine: &Engine, unwritten: u64) {
         Err(_) => "the rest of the output was".into(),
     };
     print_message(format_args!("{blocked} after the end of all ranks: {unread} not written"));
-}
-
-/// Reports a rank that delays all others, with the cause and the engine's remedy.
-fn report_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
-    let cause = match channel {
-        Channel::Stdin => "it reads its stdin into memory".to_owned(),
-        _ => format!("it writes to {channel} from memory"),
-    };
-    let outlook = match remedy {
-        Remedy::Isolated => "from now on it delays only its own output".to_owned(),
-        Remedy::TooMany { limit } => {
-            format!("it may happen again, because {limit} streams are isolated already")
-        }
-        _ => "it may happen again".to_owned(),
-    };
-    print_message(format_args!(
-        "rank {rank} delays the output of all ranks: {cause} that is slow to load, such as a mapped file on a hung \
-         file system; {outlook}"
-    ));
 }
