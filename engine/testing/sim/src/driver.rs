@@ -342,7 +342,7 @@ impl SimulatedEngine {
         let _ = self.core.handle(input, self.now);
         self.note_commands();
         self.take_upcalls();
-        self.note_claims();
+        self.note_claims(None);
     }
 
     /// Sets the time, and handles what is due. A driver sleeps until then, so before it nothing may

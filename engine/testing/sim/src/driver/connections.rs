@@ -126,7 +126,7 @@ impl SimulatedEngine {
                 self.core.handle(Input::Message { from: MessageOrigin::Tool(id), message }, self.now);
             self.note_commands();
             self.take_upcalls();
-            self.note_claims();
+            self.note_claims(None);
             // The next message may end what this one has begun.
             self.reached.add(limit_checks::check_limits(&self.core));
             handled?;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use iof_core::{Call, Input, JobId, Peer, SpawnId, SpawnRequest};
 use iof_proto::{Failure, JobSpec, Nspace, Status};
+use iof_shm_ring::Start;
 
 use super::{CallToken, ConnectionId, HostCall, SentCommand, SimulatedEngine};
 
@@ -28,13 +29,17 @@ pub fn spawn_words(spec: &JobSpec) -> Option<(&str, usize, ConnectionId)> {
 }
 
 impl SimulatedEngine {
-    /// Notes which tools have registered for the jobs that they spawn.
-    pub(super) fn note_claims(&mut self) {
+    /// Notes which tools have registered for the jobs that they spawn: from the oldest byte on, or in any
+    /// way before the start of the job `started`.
+    pub(super) fn note_claims(&mut self, started: Option<SpawnId>) {
         for claim in self.claims.iter_mut().filter(|claim| !claim.claimed) {
             let mut registrations =
                 self.core.tools.get(&claim.tool).into_iter().flat_map(Peer::registrations);
             claim.claimed = registrations.any(|(handler, registration)| {
-                !claim.before.contains(&handler) && registration.jobs().any(|job| *job == claim.nspace)
+                let counts = started == Some(claim.id) || registration.start() == Start::Oldest;
+                counts
+                    && !claim.before.contains(&handler)
+                    && registration.jobs().any(|job| *job == claim.nspace)
             });
         }
     }
@@ -67,7 +72,7 @@ impl SimulatedEngine {
         if let (Some(claim), Some(_)) = (self.claims.iter_mut().find(|claim| claim.id == id), started) {
             claim.before.clear();
         }
-        self.note_claims();
+        self.note_claims(started.map(|_| id));
         let started = started.map(|(nspace, run)| JobId { nspace: nspace.clone(), run });
         let result = started.ok_or_else(|| Failure::new(Status::ERR_JOB_FAILED_TO_LAUNCH, "no start"));
         self.core.spawn_ended(id, result);
