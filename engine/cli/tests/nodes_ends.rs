@@ -90,14 +90,13 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
 #[test]
 fn a_node_that_is_lost_with_output_of_ranks_that_have_exited_gives_the_exit_code_1() {
     let site = Site::new();
-    // A reader that stands still: the front end's cache and a window of up to 4M are full, and the
-    // rest is in the agent's cache.
-    let mut run = start(&site, "a", &["-n", "1", "--cache-size", "8M"], "head -c 15M /dev/zero");
+    // A reader that stands still: a window of up to 4M is full, and the rest is in the agent's cache.
+    let mut run = start(&site, "a", &["-n", "1", "--cache-size", "8M"], "head -c 8M /dev/zero");
     site.wait_for_state(0, "terminated");
     send(agent_of(&run, "a"), Signal::SIGKILL);
     let (output, errors) = run.collect();
     let (code, errors) = (run.wait(), String::from_utf8(errors.get()).unwrap());
-    assert!(output.get().len() < 15 << 20);
+    assert!(output.get().len() < 8 << 20);
     let lost = "iof: job demo: node a is lost: its carrier ended with signal: 9 (SIGKILL); of its unfinished output ";
     assert!(code == 1 && errors.starts_with(lost), "{code}: {errors}");
 }
