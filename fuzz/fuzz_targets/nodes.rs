@@ -24,9 +24,13 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
     let (offset, pull) = (bytes.len() as u64, u32::from(number > 10));
     let frame = match number {
         0 => Frame::HELLO,
-        1 | 11 => {
-            Frame::Record { pull, stream, offset: 0, time: 0, bytes: bytes.get(..MAX_RECORD).unwrap_or(bytes) }
-        }
+        1 | 11 => Frame::Record {
+            pull,
+            stream,
+            offset: 0,
+            time: 0,
+            bytes: bytes.get(..MAX_RECORD).unwrap_or(bytes),
+        },
         2 | 12 => Frame::Gap { pull, stream, offset, lost: 3 },
         3 | 13 => Frame::End { pull, stream, produced: offset },
         4 => Frame::Padding,
@@ -81,7 +85,9 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
                     delivered += if pull == 0 { bytes.len() as u64 } else { 0 };
                     front.taken(Bundle::of_record(pull, stream.channel).unwrap(), bytes.len(), now);
                 }
-                Ok(FrontEvent::Output(Frame::Gap { pull: 0, lost: more, .. })) => lost = lost.saturating_add(more),
+                Ok(FrontEvent::Output(Frame::Gap { pull: 0, lost: more, .. })) => {
+                    lost = lost.saturating_add(more)
+                }
                 Ok(_) => {}
                 Err(_) => {
                     front.cut();
