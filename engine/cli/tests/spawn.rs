@@ -105,6 +105,26 @@ fn a_job_started_in_a_running_job_has_its_output_its_exit_code_and_its_end_here(
 }
 
 #[test]
+fn a_job_in_a_running_job_whose_output_is_incomplete_ends_with_1() {
+    let site = Site::new();
+    let (mut gate, mut rest) = (site.gate("gate"), site.gate("rest"));
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    // Nobody reads the output of the command until the rank has written more than its cache holds.
+    let script = format!("head -c 8000000 /dev/zero; : < {}", rest.path());
+    let command = run_in(&site, "main", &[], &script);
+    let has_written = |stream: &Stream| stream.0["nspace"] == "sh" && stream.number("produced") == 8_000_000;
+    wait_for("the output", || site.streams()?.iter().any(has_written).then_some(()));
+    rest.open();
+    let done = command.finish();
+    assert_eq!(done.code, 1, "{}", done.stderr);
+    assert!(done.stderr.contains("bytes are missing"), "{}", done.stderr);
+    assert!(done.stderr.ends_with("iof: the output is incomplete\n"), "{}", done.stderr);
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
+#[test]
 fn an_engine_without_a_job_waits_for_jobs_until_its_time_is_over_or_it_is_killed() {
     let site = Site::new();
     let keep = |time| Process::start(site.iof("run").args(["--keep", time, "--nspace", "pool"]));

@@ -17,9 +17,14 @@ use crate::run::app::apps;
 
 /// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
 /// with this command, which is its spawner.
+///
+/// # Errors
+/// The job is not started, or its output is incomplete.
 pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> {
     let mut apps = apps(&args.app)?;
-    let here = env::current_dir().map_err(Failure::running)?;
+    let here = env::current_dir().map_err(|error| {
+        Failure::usage(format!("the present directory cannot be found ({error}): change to another one"))
+    })?;
     for app in &mut apps {
         app.merge_stderr = args.merge_at_source;
         app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
@@ -49,7 +54,9 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
     })?;
     let mut sum = PrintReport::default();
     attached.write()?.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
-    exit_code(spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?)
+    let code = exit_code(spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?)?;
+    // Lines on the gaps name the bytes.
+    if sum.lost.is_empty() { Ok(code) } else { Err(Failure::running("the output is incomplete")) }
 }
 
 fn not_started(error: RequestError) -> Failure {
