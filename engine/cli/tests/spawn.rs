@@ -1,6 +1,7 @@
 //! Jobs that tools start in a running `iof`: ranks, `iof run --in`, and the engine of `--keep`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use iof_proto::limits::MAX_ENDED_SPAWNED_JOBS;
 use iof_testing::command::site::{Site, Stream, lines, program};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
@@ -120,6 +121,22 @@ fn a_job_in_a_running_job_whose_output_is_incomplete_ends_with_1() {
     assert_eq!(done.code, 1, "{}", done.stderr);
     assert!(done.stderr.contains("bytes are missing"), "{}", done.stderr);
     assert!(done.stderr.ends_with("iof: the output is incomplete\n"), "{}", done.stderr);
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
+#[test]
+fn every_one_of_many_short_jobs_at_once_ends_with_its_output() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    // More than the engine keeps once they have ended.
+    let count = 2 * MAX_ENDED_SPAWNED_JOBS;
+    let commands: Vec<_> = (0..count).map(|_| run_in(&site, "main", &[], "echo ran")).collect();
+    for done in commands.into_iter().map(Process::finish) {
+        assert_eq!((done.code, done.text()), (0, "ran\n"), "{done:?}");
+    }
     gate.open();
     assert_eq!(main.finish().code, 0);
 }

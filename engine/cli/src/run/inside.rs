@@ -41,14 +41,14 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         let mut tools = tools.into_iter();
         let Some(mut first) = tools.next() else { return Ok(Vec::new()) };
         let nspace = first.spawn_with(&spawn).map_err(not_started)?;
-        // One channel is enough for the end of the job, and for the job to end with this command.
-        let all = vec![Proc::all(nspace.clone())];
-        first.pull(&Pull::new(all, Channels::STDDIAG)).map_err(Failure::running)?;
         let pulled = parts.iter().zip(tools).map(|(part, mut tool)| {
             pull_for(&mut tool, &nspace, part)?;
             Ok(Some(tool))
         });
         let pulled = pulled.collect::<Result<_, Failure>>()?;
+        // One channel is enough for the end of the job, and for the job to end with this command. The
+        // engine may forget a job that has ended from this pull on.
+        first.pull(&Pull::new(vec![Proc::all(nspace)], Channels::STDDIAG)).map_err(Failure::running)?;
         spawner = Some(first);
         Ok(pulled)
     })?;
