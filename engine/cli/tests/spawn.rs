@@ -178,6 +178,7 @@ fn options_that_a_job_in_a_running_engine_or_an_engine_alone_has_no_use_for_are_
         &["--keep", "1", "-n", "2"],
         &["--keep", "1", "--output", "tag"],
         &["--keep", "1", "--spawn", "none"],
+        &["--keep", "1", "--hosts", "a,b"],
         &[],
     ] {
         let done = Process::start(site.iof("run").args(args)).finish();

@@ -123,6 +123,11 @@ impl NodeArgs {
         }
     }
 
+    /// Returns whether the options list other nodes than this one.
+    pub fn lists_others(&self) -> Result<bool, Failure> {
+        Ok(self.listed()?.is_some_and(|hosts| !hosts.names().all(is_here)))
+    }
+
     /// Returns the number of ranks that may run on this node, if the options list it alone and limit
     /// that.
     pub fn slots(&self) -> Result<Option<u64>, Failure> {

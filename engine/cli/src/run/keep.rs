@@ -22,6 +22,11 @@ use crate::terminal::message::print_message;
 
 /// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs.
 pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
+    if args.nodes.lists_others()? {
+        return Err(Failure::usage(
+            "--keep starts jobs on this node only: list localhost:N for N ranks at a time",
+        ));
+    }
     let (events, queue) = unbounded();
     let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
     let host = Arc::new(CommandHost { events: events.clone(), grants: args.grants() });
