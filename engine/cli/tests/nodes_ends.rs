@@ -419,7 +419,7 @@ fn an_agent_that_does_not_read_the_answers_to_its_log_requests_is_cut_off() {
 }
 
 #[test]
-fn a_node_that_is_silent_is_given_up_after_its_time_limit() {
+fn a_node_that_is_silent_is_given_up_after_its_time_limit_and_leaves_no_agent() {
     let site = Site::new();
     let options = ["-n", "2", "--node-timeout", "5", "--kill-wait", "0.1"];
     let mut run = start(&site, "a,b", &options, "echo ready; exec sleep 1000");
@@ -432,7 +432,7 @@ fn a_node_that_is_silent_is_given_up_after_its_time_limit() {
     let agent = agent_of(&run, "b");
     send(agent, Signal::SIGSTOP);
     assert_eq!(run.wait(), 1);
-    send(agent, Signal::SIGKILL);
+    wait_for("the agent that stands still to end", || Stat::of(agent).is_none().then_some(()));
     let told = String::from_utf8(stderr.get()).unwrap();
     assert!(told.contains("node b is lost with rank 1: its agent was silent for 5 s; of its"), "{told}");
 }

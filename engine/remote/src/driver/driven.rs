@@ -150,6 +150,8 @@ impl Driven {
             Some(SilenceStep::Tell(length)) => self.receiver.tell(NodeEvent::Silent(length)),
             Some(SilenceStep::GiveUp(length)) => {
                 self.fail(driver, format!("its agent was silent for {} s", length.as_secs()), now);
+                // A process that stands still does not take SIGTERM.
+                self.ends.state().carrier.signal(Signal::KILL);
             }
             None => {}
         }
