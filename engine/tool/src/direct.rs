@@ -1,7 +1,7 @@
 //! Output that another thread of the tool's process passes to it without a ring: that of ranks on
 //! other nodes, which arrives in frames.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, mem};
 
@@ -71,10 +71,29 @@ pub(crate) type QueuedItem = (Rank, Channel, DirectItem);
 #[derive(Default)]
 struct Queue {
     items: Vec<QueuedItem>,
+    /// The items that are gaps, and the last of their streams. A sender has credit for bytes only.
+    gaps: BTreeMap<(Rank, Channel), usize>,
     /// The tool sleeps until its bell rings.
     is_asleep: bool,
     /// The tool is gone.
     is_closed: bool,
+}
+
+impl Queue {
+    /// Adds an item. A gap that follows one of its stream becomes part of it.
+    fn push(&mut self, (rank, channel, item): QueuedItem) {
+        let index = self.items.len();
+        if let DirectItem::Gap(more) = item {
+            let last = *self.gaps.entry((rank, channel)).or_insert(index);
+            if let Some((_, _, DirectItem::Gap(lost))) = self.items.get_mut(last) {
+                *lost = lost.saturating_add(more);
+                return;
+            }
+        } else if !self.gaps.is_empty() {
+            self.gaps.remove(&(rank, channel));
+        }
+        self.items.push((rank, channel, item));
+    }
 }
 
 impl DirectQueue {
@@ -84,7 +103,9 @@ impl DirectQueue {
 
     /// Exchanges the items for an empty vector.
     pub(crate) fn take(&self, empty: Vec<QueuedItem>) -> Vec<QueuedItem> {
-        mem::replace(&mut self.lock().items, empty)
+        let mut queue = self.lock();
+        queue.gaps.clear();
+        mem::replace(&mut queue.items, empty)
     }
 
     /// Notes that the tool is about to sleep. Returns `false` if there are items.
@@ -115,7 +136,7 @@ impl DirectInput {
         if is_pulled {
             let mut queue = self.queue.lock();
             if !queue.is_closed {
-                queue.items.push((rank, channel, item.clone()));
+                queue.push((rank, channel, item.clone()));
             }
         }
     }
@@ -162,7 +183,10 @@ pub(crate) struct DirectReader {
 
 impl DirectReader {
     pub(crate) fn push(&mut self, item: DirectItem) {
-        self.items.push_back(item);
+        match (self.items.back_mut(), &item) {
+            (Some(DirectItem::Gap(lost)), DirectItem::Gap(more)) => *lost = lost.saturating_add(*more),
+            _ => self.items.push_back(item),
+        }
     }
 
     pub(crate) fn peek(&mut self) -> Peek {
@@ -256,5 +280,29 @@ impl DirectReader {
 
     pub(crate) fn set_writer_gone(&mut self) {
         self.is_gone = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_of_streams_in_turn_take_no_more_memory_than_one_of_each() {
+        let mut queue = Queue::default();
+        let bytes = || DirectItem::Bytes { bytes: Arc::new(vec![1u8]), time: 0 };
+        for _ in 0..3 {
+            queue.push((Rank(1), Channel::Stdout, DirectItem::Gap(5)));
+            queue.push((Rank(2), Channel::Stdout, DirectItem::Gap(7)));
+        }
+        queue.push((Rank(1), Channel::Stdout, bytes()));
+        queue.push((Rank(1), Channel::Stdout, DirectItem::Gap(2)));
+        let shown: Vec<String> =
+            queue.items.iter().map(|(rank, _, item)| format!("{}: {item:?}", rank.0)).collect();
+        assert_eq!(shown, ["1: Gap(15)", "2: Gap(21)", "1: Bytes(1 bytes, 0)", "1: Gap(2)"]);
+        let mut reader = DirectReader::default();
+        (0..3).for_each(|_| reader.push(DirectItem::Gap(4)));
+        assert!(matches!(reader.peek(), Peek::Gap(Gap { offset: 0, lost: 12 })));
+        assert!(matches!(reader.peek(), Peek::Empty));
     }
 }
