@@ -110,20 +110,24 @@ impl EngineWorld {
         match failure {
             Some((_, exit)) if exit.signal().is_some() => Status::ERR_JOB_ABORTED_BY_SIG,
             Some(_) => Status::ERR_JOB_NON_ZERO_TERM,
-            None if job.exit_code.is_some_and(|code| code != 0) => Status::ERR_JOB_NON_ZERO_TERM,
+            // A time limit gives a code of its own.
+            None if self.job_code(job).is_some_and(|code| code != 0) => Status::ERR_JOB_NON_ZERO_TERM,
             None => Status::EVENT_JOB_END,
         }
     }
 
+    fn job_code(&self, job: &Job) -> Option<i32> {
+        let own_code = || self.engine.status(&job.nspace).filter(|_| !job.ranks.is_empty());
+        job.exit_code.or_else(|| own_code().map(|status| status.code()))
+    }
+
     fn job_row(&self, job: &Job) -> JobInfo {
         let status = self.job_status(job);
-        let own_code = || self.engine.status(&job.nspace).filter(|_| !job.ranks.is_empty());
-        let code = job.exit_code.or_else(|| own_code().map(|status| status.code()));
         JobInfo {
             nspace: job.nspace.clone(),
             procs: (job.ranks.len() + job.launching.len() + self.remote_ranks(job).len()) as u32,
             status,
-            exit_code: code.filter(|_| status != Status::EVENT_JOB_START),
+            exit_code: self.job_code(job).filter(|_| status != Status::EVENT_JOB_START),
             command: String::new(),
         }
     }
