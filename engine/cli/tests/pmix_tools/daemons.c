@@ -4,26 +4,14 @@
  *                          pmix.dbg.dpnd, specifies; writes their output, and waits for their end
  * daemons                  is a daemon: the processes that it debugs, and their output until its end
  */
-#include <pmix_tool.h>
-#include <pthread.h>
-#include <stdio.h>
+#include "wait.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static unsigned complete;
-static int ended, registered;
+static int ended;
 static char nspace[PMIX_MAX_NSLEN + 1];
-
-static void check(pmix_status_t status, const char *what) {
-    if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
-        printf("%s %d\n", what, status);
-        fflush(stdout);
-        _exit(3);
-    }
-}
 
 static void on_output(size_t handler, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *payload,
                       pmix_info_t *infos, size_t count) {
@@ -50,23 +38,6 @@ static void on_event(size_t handler, pmix_status_t status, const pmix_proc_t *so
     if (done != NULL) {
         done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
     }
-}
-
-static void on_registered(pmix_status_t status, size_t id, void *data) {
-    (void) id, (void) data;
-    check(status, "register");
-    pthread_mutex_lock(&lock);
-    registered = 1;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void wait_until(const int *flag) {
-    pthread_mutex_lock(&lock);
-    while (!*flag) {
-        pthread_cond_wait(&changed, &lock);
-    }
-    pthread_mutex_unlock(&lock);
 }
 
 static void debug(const char *job, const char *key, uint16_t number) {

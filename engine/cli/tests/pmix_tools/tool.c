@@ -23,27 +23,15 @@
  * tool processors                           is a rank: its processors, their place, and whether the
  *                                           topology of the node is shared
  */
-#include <pmix_tool.h>
-#include <pthread.h>
-#include <stdio.h>
+#include "wait.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int ended, registered, stalls, prints, deliveries;
+static int ended, stalls, prints, deliveries;
 static unsigned long long bytes, lost, streams;
 static int exit_code = -1, completed;
 static pmix_status_t completion;
-
-static void check(pmix_status_t status, const char *what) {
-    if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
-        printf("%s: %s\n", what, PMIx_Error_string(status));
-        fflush(stdout);
-        _exit(3);
-    }
-}
 
 static void on_output(size_t handler, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *payload,
                       pmix_info_t *infos, size_t count) {
@@ -90,23 +78,6 @@ static void on_event(size_t handler, pmix_status_t status, const pmix_proc_t *so
     if (done != NULL) {
         done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
     }
-}
-
-static void on_registered(pmix_status_t status, size_t id, void *data) {
-    (void) id, (void) data;
-    check(status, "register");
-    pthread_mutex_lock(&lock);
-    registered = 1;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static void wait_until(const int *flag) {
-    pthread_mutex_lock(&lock);
-    while (!*flag) {
-        pthread_cond_wait(&changed, &lock);
-    }
-    pthread_mutex_unlock(&lock);
 }
 
 static void register_events(void) {
