@@ -388,7 +388,7 @@ fn the_end_of_srun_breaks_the_streams_of_its_node_with_true_figures_and_ends_the
     }
 }
 
-/// A rank with two children, one of which ignores SIGTERM.
+/// A rank with two children. One ignores SIGTERM.
 const FAMILY: &str = "sleep 1000 & (trap '' TERM; exec sleep 1000) & wait";
 
 /// Kills the agent of one of two ranks that run [`FAMILY`], and then the front end. Checks that no

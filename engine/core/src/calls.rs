@@ -39,8 +39,8 @@ pub struct NewJob<'a> {
     pub launching: BTreeMap<Rank, Launching>,
     /// The other nodes on which all of these ranks are to be started; none if they are local.
     pub nodes: &'a [Node],
-    /// Whether the embedder's gating readers have the output of the other nodes in another way than by
-    /// rings. A stream then has a ring while another tool reads it.
+    /// The embedder's gating readers have the output of the other nodes in another way than by rings. A
+    /// stream then has a ring while another tool reads it.
     pub is_direct: bool,
 }
 

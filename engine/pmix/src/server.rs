@@ -167,7 +167,7 @@ impl PmixServer {
         self.directory.remove_inner(nspace);
     }
 
-    /// Tells the ranks of a job their pids, all of which have started. Does not block.
+    /// Tells the ranks of a job their pids. All ranks have started. Does not block.
     pub fn started(&self, job: &JobInfo, pids: &[u32]) {
         if self.takes_pids() {
             upcalls::set_started(&job.nspace, job.pids(pids));

@@ -13,7 +13,7 @@ pub struct StreamPull {
     pub rank: Rank,
     /// The channel.
     pub channel: Channel,
-    /// Whether it begins with the oldest byte that the node has. Otherwise it begins with the next one.
+    /// It begins with the oldest byte that the node has. Otherwise it begins with the next one.
     pub from_oldest: bool,
 }
 

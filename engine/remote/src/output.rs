@@ -17,7 +17,7 @@ pub struct DirectOutput {
     unwritten: Arc<[AtomicU64]>,
 }
 
-/// Bytes of a record, for which credit is given when no printer needs them any more.
+/// Bytes of a record, for which credit is given when no printer needs them.
 struct Arrived {
     bytes: Vec<u8>,
     rank: Rank,

@@ -570,7 +570,7 @@ fn streams_without_rings_have_the_figures_that_their_nodes_report_and_their_ends
     };
     fixture.job.report_node(B, NodeReport::Lost(lost));
     assert_eq!(found(), (20, 3, true, Some(11)));
-    // The node has nothing any more.
+    // The node has nothing left.
     assert_eq!(read(&mut fixture.puller()), (String::new(), 0, Some(20)));
     (0..2).for_each(|rank| fixture.exit(rank, 0, false));
     fixture.end(&[A]);

@@ -200,7 +200,7 @@ pub type iof_server_stdin_fn_t = Option<
 
 /// Grants or refuses a job that a tool wants to have started (iof_Spawn), which the engine starts if it
 /// is granted. proc is the tool. Infos of the job: IOF_NSPACE, the name that it will have; IOF_PARENT_ID,
-/// if it ends with the job of this process, of which only the name is meant; IOF_NOHUP, if it ends with
+/// if it ends with the job of this process (the rank has no meaning); IOF_NOHUP, if it ends with
 /// neither that job nor the tool. The programs have no infos. cbfunc grants the job with IOF_SUCCESS, and
 /// otherwise refuses it; its nspace is ignored. The result is that of iof_server_iof_fn_t. The arguments
 /// are valid until this callback returns.

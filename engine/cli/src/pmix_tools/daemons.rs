@@ -69,7 +69,7 @@ pub fn prepare(
     Ok(())
 }
 
-/// Returns those processes of a job that are the target, all of which are on this node.
+/// Returns the processes of a job that are the target. All are on this node.
 fn targets(target: &Proc, table: Vec<ProcInfo>) -> Result<Vec<ProcInfo>, Status> {
     let is_meant = |row: &ProcInfo| [row.proc.rank, Rank::WILDCARD].contains(&target.rank);
     let table: Vec<ProcInfo> = table.into_iter().filter(is_meant).collect();

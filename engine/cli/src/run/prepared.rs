@@ -28,7 +28,7 @@ pub struct Prepared<'a> {
     /// Watches whether the rank with the command's terminal fills the screen.
     pub screen: FullScreen,
     pub writers: Vec<OutputWriter>,
-    /// What passes the output of other nodes to these.
+    /// The inputs that pass the output of other nodes to these.
     pub printers: Vec<DirectInput>,
     /// The files that are removed unless the job starts.
     pub new_files: NewFiles,

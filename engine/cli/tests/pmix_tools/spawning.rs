@@ -44,7 +44,7 @@ fn a_tool_that_pulls_its_job_late_receives_every_cached_byte_or_the_exact_gap() 
         assert!(text.contains("bytes 4194304 lost 0 streams 4\nended 0\n"), "{text}");
         let text = pull_late(place, 4, "65536", "-pmix.fwd.stdout");
         let (bytes, lost) = (number_after(&text, "bytes "), number_after(&text, "lost "));
-        // The engine reads in parts, the last of which may not fit.
+        // The engine reads in parts, and the last one may not fit.
         assert!(bytes > 4 * 32768 && bytes <= 4 * 65536 && bytes + lost == 4 * MEGABYTE, "{text}");
     });
 }

@@ -64,8 +64,8 @@ pub enum NodeReport {
         /// The answer.
         answer: StdinAnswer,
     },
-    /// How far the streams of the node have come, in the order of their ranks and channels. For a job
-    /// whose output has no rings here.
+    /// The positions of the node's streams, in the order of their ranks and channels. For a job whose
+    /// output has no rings here.
     Streams(Vec<NodeStream>),
     /// All ranks have exited, and all their output was delivered.
     Over {

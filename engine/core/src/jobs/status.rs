@@ -22,7 +22,7 @@ pub struct JobStatus {
     pub cut_off: Vec<(Rank, Channel)>,
     /// How the engine ended the job early; `None` if it did not.
     pub early_end: Option<EarlyEnd>,
-    /// Whether a node was lost, so that output of its ranks may be missing although they have exited.
+    /// A node was lost, so output of its ranks may be missing although they have exited.
     pub has_lost_node: bool,
 }
 

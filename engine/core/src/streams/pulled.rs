@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Removes the ring of a stream that no registration covers any more.
+    /// Removes the ring of a stream that no registration covers now.
     fn drop_pulled(&mut self, nspace: &Nspace, stream: SourceId) {
         match self.streams.get_mut(&stream).map(StreamState::withdraw) {
             Some(true) => self.forget_withdrawn(stream),
@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// Ends a stream of a node that is lost, which sends nothing of it any more.
+    /// Ends a stream of a lost node.
     fn end_pulled_of_lost(&mut self, nspace: &Nspace, pull: &StreamPull) {
         let Some(job) = self.jobs.get(nspace) else { return };
         let NodeStream { produced, ended, .. } = job.node_stream(pull.rank, pull.channel);
@@ -98,7 +98,7 @@ impl Core {
 
     /// Adds bytes to a stream as [`Core::deliver`] does, or if `number` is not 0, to one that this pull has
     /// begun, with their offset. Returns the stream,
-    /// or the callback if no tool reads it any more or it can't have a ring: tools then miss it.
+    /// or the callback if no tool reads it now or it can't have a ring: tools then miss it.
     ///
     /// # Errors
     /// As [`Core::deliver`].

@@ -117,7 +117,7 @@ pub struct ToolSpawn {
     pub spawn: Spawn,
     /// The output that the tool wants to have at once: libpmix registers the tool for it.
     pub forwarded: Channels,
-    /// Whether libpmix gives a number to a registration of its own.
+    /// Libpmix gives a number to a registration of its own.
     pub(crate) is_numbered: bool,
     /// Set if the ranks of the job are tools themselves.
     pub tools: Option<SpawnedTools>,

@@ -98,7 +98,7 @@ pub(crate) fn remove_job(name: &str) {
     STARTED.notify_all();
 }
 
-/// Sets the infos of the ranks of a job, all of which have started.
+/// Sets the infos of the ranks of a job. All ranks have started.
 pub(crate) fn set_started(name: &str, ranks: Vec<info::Info>) {
     if let Some(job) = JOBS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
         *job = Some(ranks);

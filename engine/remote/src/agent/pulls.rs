@@ -33,7 +33,7 @@ struct State {
     by_handler: HashMap<u32, u32>,
 }
 
-/// What is sent of a stream.
+/// The part of a stream that is sent.
 enum PulledPiece {
     Bytes(u64, u64, Vec<u8>),
     Gap(u64, u64),

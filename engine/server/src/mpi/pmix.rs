@@ -76,7 +76,7 @@ impl PmixJob {
         variables
     }
 
-    /// Tells the ranks their pids, all of which have started.
+    /// Tells the ranks their pids. All ranks have started.
     pub(crate) fn started(&self, pids: &[u32]) {
         self.server.started(&self.info, pids);
     }

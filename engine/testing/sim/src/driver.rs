@@ -147,7 +147,7 @@ pub struct Setting {
     pub host_queries: BTreeSet<String>,
     /// The channels to which the host logs.
     pub host_channels: BTreeSet<String>,
-    /// Whether the host lets clients start jobs.
+    /// The host lets clients start jobs.
     pub may_spawn: bool,
     /// Whether signals to remote ranks wait for [`SimulatedEngine::signalled_elsewhere`].
     pub late_signals: bool,
@@ -243,7 +243,7 @@ pub struct SimulatedEngine {
     commands: Vec<Command>,
     noted: Vec<SentCommand>,
     pushes: PushWatch,
-    /// Whether the host lets clients start jobs.
+    /// The host lets clients start jobs.
     may_spawn: bool,
     spawn_calls: Vec<HostCall>,
     /// The jobs that connected tools spawn.

@@ -64,7 +64,7 @@ fn follow(reader: &mut Reader, ring: Attached) -> Result<(), OpenError> {
     unsafe { reader.follow(ring) }
 }
 
-/// Where a feed reads from.
+/// The source of a feed.
 enum Input {
     Ring(Reader),
     Direct(DirectReader),
@@ -140,7 +140,7 @@ enum State {
 }
 
 impl Feed {
-    /// Returns the feed of a stream that is read from rings, the first of which `reader` reads.
+    /// Returns the feed of a stream that is read from rings. `reader` reads the first one.
     pub(crate) fn new(handler: u32, stream: StreamInfo, reader: Reader) -> Self {
         Feed::over(handler, stream, Input::Ring(reader))
     }

@@ -53,7 +53,7 @@ struct Arrived {
     is_ended: bool,
 }
 
-/// What arrived of a stream that is pulled.
+/// The part of a pulled stream that has arrived.
 struct Pulled {
     node: usize,
     stream: StreamKey,

@@ -125,7 +125,7 @@ impl Puller {
         }
     }
 
-    /// Checks pulls that the engine ends: of streams that are no longer read. Those of a lost node have ended.
+    /// Checks pulls that the engine ends: of streams without readers. Those of a lost node have ended.
     pub fn note_ends(&mut self, node: usize, pulls: &[u32]) {
         for pull in pulls {
             let Some(stream) = self.live.remove(pull) else {

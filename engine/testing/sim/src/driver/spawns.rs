@@ -16,7 +16,7 @@ pub(super) struct Claim {
     nspace: Nspace,
     /// The registrations that existed before.
     before: BTreeSet<u32>,
-    /// Whether the tool has registered for it since.
+    /// The tool has registered for it since.
     claimed: bool,
 }
 

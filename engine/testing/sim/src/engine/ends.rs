@@ -58,7 +58,7 @@ pub struct Ends {
     failed: Vec<Rank>,
     /// The first rank that has called `MPI_Abort`, with its code.
     abort: Option<(Rank, i32)>,
-    /// Whether it is to end with its parent.
+    /// It is to end with its parent.
     parent_ended: bool,
     /// Why the engine has ended the job.
     early_end: Option<EndCause>,

@@ -65,7 +65,7 @@ enum Answered {
     Group(Option<u32>),
 }
 
-/// What ranks have published and wait for.
+/// The values that ranks have published, and the keys that they wait for.
 #[derive(Debug, Default)]
 pub struct Exchanges {
     values: Vec<Published>,

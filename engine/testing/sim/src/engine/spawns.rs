@@ -10,7 +10,7 @@ use super::jobs::{MAX_RANKS, RankProcess, name};
 use crate::driver::{CallToken, ConnectionId, NewJob, OWN_USER, spawn_words};
 use crate::rng::Rng;
 
-/// How far a request has come.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Progress {
     /// The host was not asked.
@@ -47,9 +47,9 @@ struct SpawnRecord {
     call: Option<CallToken>,
     detached: bool,
     parent: Option<(Nspace, u64)>,
-    /// Whether the tool has left after it has registered.
+    /// The tool has left after it has registered.
     is_orphan: bool,
-    /// Whether the end of its parent has had its effect.
+    /// The end of its parent has had its effect.
     parent_noted: bool,
     progress: Progress,
 }

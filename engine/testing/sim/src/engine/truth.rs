@@ -76,7 +76,7 @@ pub struct Truth {
     pub queries: Queries,
     /// The jobs that clients spawn.
     pub spawns: Spawns,
-    /// What ranks have published.
+    /// The values that ranks have published.
     pub exchanges: Exchanges,
     /// The configurations of streams.
     pub configurations: Configurations,
