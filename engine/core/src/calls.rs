@@ -334,6 +334,7 @@ impl Core {
 
     /// Ends the remote part of a job, see `Engine::end_job`.
     pub fn end_job(&mut self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
+        self.end_unanswered_pulls(nspace);
         let job = self.add_job(nspace, JobState::elsewhere);
         let Some(streams) = job.end_remote_ranks(exit_code) else { return false };
         for stream in streams {

@@ -590,6 +590,25 @@ fn streams_without_rings_have_the_figures_that_their_nodes_report_and_their_ends
 }
 
 #[test]
+fn a_pull_that_its_node_does_not_answer_before_the_end_of_the_job_has_a_gap() {
+    let fixture = start_direct();
+    let mut tool = fixture.puller();
+    fixture.pull(1, true);
+    (0..4).for_each(|rank| fixture.exit(rank, 0, false));
+    let stream = NodeStream {
+        rank: Rank(2),
+        channel: Channel::Stdout,
+        produced: 9,
+        lost: 0,
+        ended: true,
+        missing: None,
+    };
+    fixture.job.report_node(B, NodeReport::Streams(vec![stream]));
+    fixture.end(&[A, B]);
+    assert_eq!(read(&mut tool), (String::new(), 9, None));
+}
+
+#[test]
 fn printers_of_the_embedder_get_no_rings_of_nodes_whose_output_passes_to_them() {
     let fixture = start_direct();
     let mut printer = fixture.engine.attach("printer", Grant::Block).unwrap();

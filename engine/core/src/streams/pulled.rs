@@ -55,7 +55,7 @@ impl Core {
         for (node, pulls) in begins {
             let lost = self.jobs.get(nspace).is_some_and(|job| job.is_lost(node));
             match lost {
-                true => pulls.iter().for_each(|pull| self.end_pulled_of_lost(nspace, pull)),
+                true => pulls.iter().for_each(|pull| self.end_pulled(nspace, pull)),
                 false => self.effects.handles.push(HandleOp::Pull { node: (run, node), pulls }),
             }
         }
@@ -76,8 +76,21 @@ impl Core {
         }
     }
 
-    /// Ends a stream of a lost node.
-    fn end_pulled_of_lost(&mut self, nspace: &Nspace, pull: &StreamPull) {
+    /// Ends the pulled streams of a job whose nodes have ended that have no ring, because the request came
+    /// when its node had ended: tools miss all that is known of them.
+    pub(crate) fn end_unanswered_pulls(&mut self, nspace: &Nspace) {
+        let Some(job) = self.jobs.get(nspace) else { return };
+        let mut pulls = Vec::new();
+        for (&(rank, channel), pull) in job.pulled().iter().filter(|(_, pull)| !pull.is_missed) {
+            if job.delivered_stream(rank, channel).is_none() {
+                pulls.push(StreamPull { number: pull.number, rank, channel, from_oldest: true });
+            }
+        }
+        pulls.iter().for_each(|pull| self.end_pulled(nspace, pull));
+    }
+
+    /// Ends a stream that its node does not send, because it is lost or has ended.
+    fn end_pulled(&mut self, nspace: &Nspace, pull: &StreamPull) {
         let Some(job) = self.jobs.get(nspace) else { return };
         let NodeStream { produced, ended, .. } = job.node_stream(pull.rank, pull.channel);
         let (offset, end) =
