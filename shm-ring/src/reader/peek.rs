@@ -229,10 +229,13 @@ impl Reader {
         }
         if self.sealed || now.tail > self.end {
             Behind::Bytes
-        } else if now.complete <= self.end || self.writer_gone {
+        } else if now.complete <= self.end {
             Behind::Nothing
         } else if now.sealed <= self.end {
+            // The reader may have the next one already, even if its writer has ended.
             Behind::Generation
+        } else if self.writer_gone {
+            Behind::Nothing
         } else {
             Behind::Bytes
         }

@@ -332,6 +332,17 @@ fn behind_distinguishes_bytes_a_gap_a_generation_and_the_end() {
 }
 
 #[test]
+fn behind_a_generation_is_the_next_one_even_if_the_writer_has_ended() {
+    let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, false);
+    stream.push(b"part", 1);
+    stream.reconfigure(StreamConfig { capacity: 2 * CAPACITY, policy: Policy::DropNewest }).unwrap();
+    stream.push(b" of a line", 1);
+    reader.set_writer_gone();
+    assert_eq!((reader.peek(), reader.behind()), (Peek::Bytes, Behind::Generation));
+}
+
+#[test]
 fn times_lists_the_first_byte_and_the_time_of_each_read() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
