@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank, Status, ToTool};
-use iof_shm_ring::CreateError;
+use iof_shm_ring::{CreateError, Interaction};
 
 use crate::Core;
 use crate::clients::client::{ClientProcess, Requester};
@@ -368,12 +368,15 @@ impl Core {
             RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
             RemoteRanks::Running => {}
         }
+        // A node sends what it reads of a stream that is pulled, and otherwise waits for the ends of lines.
+        let rank = job.rank(from.rank).filter(|_| job.is_direct());
+        let interaction = rank.map_or(Interaction::Unbuffered, |rank| rank.interaction);
         let new = StreamState::of_job(job, from.clone(), channel, false);
         let config = job.options().config();
         let reserved = self.reserve_readers(&new)?;
         let id = self.streams.next_id();
         self.resources
-            .create_delivered_stream(id, config, &format!("{from} {channel}"))
+            .create_delivered_stream(id, config, &format!("{from} {channel}"), interaction)
             .inspect_err(|_| self.cancel_reservations(&from.nspace, &reserved))?;
         self.open_stream(id, new, offset);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {

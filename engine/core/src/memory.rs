@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iof_capture::{self as capture, CommandMemory, PushId, RequestId, SourceId, StreamAnswer, StreamRequest};
 use iof_proto::Failure;
-use iof_shm_ring::{Bell, CreateError, Inlet, ReaderId, ReaderPage, Ring, Ringer, Stream, StreamConfig};
+use iof_shm_ring::{
+    Bell, CreateError, Inlet, Interaction, ReaderId, ReaderPage, Ring, Ringer, Stream, StreamConfig,
+};
 
 use crate::effects::Command;
 use crate::ids::{PageId, PeerId, RingId};
@@ -262,7 +264,8 @@ impl Resources for Arc<SharedMemory> {
     }
 
     fn create_log_stream(&self, source: SourceId, config: StreamConfig, label: &str) -> Result<(), Failure> {
-        let stream = self.source.log_stream(config, label)?;
+        let mut stream = self.source.log_stream(config, label)?;
+        stream.set_interaction(Interaction::Unbuffered);
         self.objects().streams.insert(source, Box::new(stream));
         Ok(())
     }
@@ -272,8 +275,10 @@ impl Resources for Arc<SharedMemory> {
         source: SourceId,
         config: StreamConfig,
         label: &str,
+        interaction: Interaction,
     ) -> Result<(), CreateError> {
-        let stream = self.source.delivered_stream(config, label)?;
+        let mut stream = self.source.delivered_stream(config, label)?;
+        stream.set_interaction(interaction);
         self.objects().streams.insert(source, Box::new(stream));
         Ok(())
     }

@@ -16,8 +16,8 @@ use iof_engine::{
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Channel, Channels, Failure, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState,
-    PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
+    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo,
+    ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
@@ -451,7 +451,11 @@ fn the_name_of_a_job_is_free_again_if_its_ranks_are_not_all_started() {
 
 /// Begins and starts such a job whose output passes to the printers of the embedder.
 fn start_direct() -> Fixture {
-    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), &job_spec(), true).started()
+    direct(&job_spec())
+}
+
+fn direct(spec: &JobSpec) -> Fixture {
+    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), spec, true).started()
 }
 
 impl Fixture {
@@ -587,6 +591,26 @@ fn streams_without_rings_have_the_figures_that_their_nodes_report_and_their_ends
         }
     }
     assert_eq!(missed, 20, "what can't be read is not silently missing");
+}
+
+#[test]
+fn readers_of_a_pulled_stream_know_who_may_answer_its_rank_and_the_size_of_the_last_read() {
+    for (stdin, interaction) in [(Stdin::Null, Interaction::None), (Stdin::Pipe, Interaction::Piped)] {
+        let fixture = direct(&with_stdins([Stdin::Null, Stdin::Null, stdin, Stdin::Null]));
+        let mut tool = fixture.puller();
+        fixture.pull(1, true);
+        fixture.deliver(1, 0, &"x".repeat(4096), None).recv_timeout(TIMEOUT).unwrap();
+        match tool.recv_timeout(TIMEOUT).unwrap() {
+            Some(Delivery::Bytes(bytes)) => {
+                let last = bytes.last_read().unwrap();
+                assert_eq!((last.len, last.interaction), (4096, interaction));
+            }
+            delivery => panic!("{delivery:?}"),
+        }
+        fixture.deliver(1, 4096, "", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
+        (0..4).for_each(|rank| fixture.exit(rank, 0, false));
+        fixture.end(&[A, B]);
+    }
 }
 
 #[test]

@@ -8,9 +8,7 @@ use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
 use iof_core::MemorySource;
 use iof_log::Syslog;
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{
-    CacheBudget, CreateError, Inlet, Interaction, ReaderId, ReaderPage, Stream, StreamConfig,
-};
+use iof_shm_ring::{CacheBudget, CreateError, Inlet, ReaderId, ReaderPage, Stream, StreamConfig};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
 
@@ -111,9 +109,7 @@ impl MemorySource for NodeFiles {
     }
 
     fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        let mut stream = Stream::create_beside(config, label, &self.caches)?;
-        stream.set_interaction(Interaction::Unbuffered);
-        Ok(stream)
+        Stream::create_beside(config, label, &self.caches)
     }
 
     fn has_syslog(&self) -> bool {
