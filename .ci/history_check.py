@@ -1,0 +1,397 @@
+"""Checks the history of a job: what its ranks wrote against what each reader got. Shares no code with the product.
+
+`.ci/history` records and reads histories: the job, the log of each rank (history_rank.c) with the data that it had to write,
+and the outputs of each reader.
+
+For each reader and stream: the bytes are those that were written, in their order and once; a gap has the offset and the
+length of what is missing; delivered + lost = produced at the end, and all readers agree on the end; no line is mixed with
+another; the messages and the exit codes are those that fit.
+"""
+
+import base64
+import json
+import re
+import zlib
+
+CHANNELS = {"o": "stdout", "e": "stderr", "d": "stddiag"}
+MESSAGE = re.compile(rb"^iof: [^\n]*\n?", re.M)
+TAG = re.compile(rb"\[(?:([^\],]+),)?(\d+)\](?:\[[^\]:]*:(\d+|unknown)\])?<(stdout|stderr|stddiag)>: ")
+# The beginning of each line of a text: its rank, its channel and its number.
+LABEL = re.compile(rb"(\d+)([oed])\d+\. ")
+MISSING = re.compile(
+    r"iof: job \S+: ranks? (\S+) (stdout|stderr|stddiag): (\d+) bytes are missing "
+    r"(?:at offset (\d+)|in \d+ gaps( in total)?(?:, the first at offset (\d+))?)(?: in its file on \S+)?$")
+SUMMARY = re.compile(r"iof: summary: .*; (\d+) bytes forwarded, (\d+) lost$")
+UNFINISHED = re.compile(r"lost the engine .* before (\d+) of its streams .* after the first (\d+) bytes")
+BROKEN = re.compile(r"(\d+) streams? (?:is|are) broken.* at least (\d+) bytes")
+GONE = re.compile(r"no (running )?engine|lost (the )?engine|no jobs|has ended|cannot connect")
+
+
+UNSTARTED = re.compile(rb"^iof: .*(not started after|cannot start|did not start|start was interrupted)", re.M)
+
+
+class Failure(Exception):
+    """A defect, with the reader and the place in the stream."""
+
+
+def lines(raw):
+    """Splits at newlines alone."""
+    return re.findall(rb"[^\n]*\n|[^\n]+\Z", raw)
+
+
+def common(one, other):
+    """The number of first bytes that are the same."""
+    return next((index for index, (left, right) in enumerate(zip(one, other)) if left != right), min(len(one), len(other)))
+
+
+class Stream:
+    """What a rank wrote to a channel: `low` to `high` bytes of `data`, since a killed rank does not know its last write."""
+
+    def __init__(self, rank, channel, host, data):
+        self.rank, self.channel, self.host, self.data = rank, channel, host, data
+        self.low = self.high = 0
+        self.pid = None
+
+    def __str__(self):
+        return f"rank {self.rank} {self.channel}"
+
+
+class Rank:
+    """The exit code of a rank, if it is known, and its streams, by its log."""
+
+    def __init__(self, number, host, log, data):
+        self.code, pid, pending = None, None, None
+        self.streams = {channel: Stream(number, channel, host, data[channel]) for channel in CHANNELS.values()}
+        for kind, *words in map(str.split, log.decode().splitlines()):
+            if kind == "w":
+                pending, (offset, length, crc) = self.streams[words[0]], map(int, words[1:])
+                if offset != pending.low or zlib.crc32(pending.data[offset : offset + length]) != crc:
+                    raise Failure(f"log of {pending} at offset {offset}: expected offset {pending.low} and the hash of its data")
+                pending.high = offset + length
+            elif kind == "r":
+                pending.low += max(int(words[0]), 0)
+                pending.high = pending.low
+            elif kind == "p":
+                pid = int(words[0])
+            else:
+                self.code = int(words[0]) + (128 if kind == "k" else 0)
+        for stream in self.streams.values():
+            stream.pid = pid
+
+
+class Track:
+    """The position of a reader in a stream."""
+
+    def __init__(self, reader, stream, may_lose):
+        self.reader, self.stream, self.may_lose = reader, stream, may_lose
+        self.position = self.delivered = self.lost = 0
+        # What a text leaves open: how much is lost, since a newline at a gap may be of the stream or added; where that begins,
+        # since what follows a gap may be the same as the first missing bytes; how much is lost at the end of a killed rank.
+        self.slack = self.shift = self.tail = 0
+        self.first_gap, self.broken, self.cut_at = None, None, None
+
+    def __str__(self):
+        return str(self.stream)
+
+    def fail(self, offset, expected, got):
+        raise Failure(f"{self.reader}: {self.stream} at offset {offset}: expected {expected}, got {got}")
+
+    def take(self, data):
+        """Takes the next bytes."""
+        at = self.position
+        wanted = self.stream.data[at : at + len(data)]
+        if data != wanted:
+            first = common(data, wanted)
+            self.fail(at + first, wanted[first : first + 40], data[first : first + 40])
+        if at + len(data) > self.stream.high or self.broken is not None:
+            self.fail(min(at, self.stream.high), "the end", data[max(self.stream.high - at, 0) :][:40])
+        if data and self.cut_at == at:
+            self.fail(at, "a line in one piece", data[:40])
+        self.position += len(data)
+        self.delivered += len(data)
+
+    def gap(self, offset, lost):
+        """Takes a gap of this offset and length."""
+        if not self.may_lose or self.broken is not None:
+            self.fail(self.position, "no gap", f"one of {lost} bytes at {offset}")
+        if offset != self.position or lost <= 0 or offset + lost > self.stream.high:
+            self.fail(self.position, f"a gap here, before the end at {self.stream.high}", f"one of {lost} bytes at {offset}")
+        self.first_gap = offset if self.first_gap is None else self.first_gap
+        self.position += lost
+        self.lost += lost
+
+    def text(self, line):
+        """Takes a line of text, or a part of one. Its newline may have been added, because the line was cut."""
+        data, at, part = self.stream.data, self.position, line.removesuffix(b"\n")
+        is_whole = data.startswith(line, at)
+        if not is_whole and not data.startswith(part, at):
+            found, cut = (data.find(text, at) if self.may_lose else -1 for text in (line, part))
+            if cut < 0:
+                self.take(line)
+            is_whole = found == cut
+            self.slack, self.shift = self.slack + 1, 16
+            self.gap(at, cut - at)
+        self.take(line if is_whole else part)
+        self.cut_at = None if is_whole and line.endswith(b"\n") else self.position
+
+    def finish(self, has_offsets):
+        """Checks the end of a stream whose reader got all that there is."""
+        stream, end = self.stream, self.position
+        if self.may_lose and not has_offsets and end <= stream.high:
+            # What is missing at the end is seen in the messages alone.
+            self.first_gap = end if self.first_gap is None and end < stream.low else self.first_gap
+            self.lost += max(stream.low - end, 0)
+            self.slack += self.cut_at == end
+            self.tail = stream.high - max(stream.low, end)
+        elif not stream.low <= end <= stream.high:
+            self.fail(end, f"{stream.low - end} more bytes", "the end")
+        else:
+            stream.low = stream.high = end
+
+
+class Reader:
+    """A reader of the history: its tracks, messages and end."""
+
+    def __init__(self, job, record, ranks):
+        self.job, self.record, self.name, self.outputs = job, record, record["name"], record["outputs"]
+        self.merged, self.has_offsets = record["merged"], record["format"] == "json"
+        chosen = [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]
+        self.tracks = {
+            (rank, channel): Track(self.name, ranks[rank].streams[channel], record["may_lose"]) for rank, channel in chosen}
+        # The sums of streams that were missed entirely, by channel.
+        self.hidden = {}
+        said = MESSAGE.findall(self.outputs["err"] + self.outputs["out"] * self.merged)
+        self.messages = [message.decode(errors="replace").strip() for message in said]
+        self.text = "\n".join(self.messages)
+        # Otherwise it was killed or given up, and what it got may end anywhere.
+        self.is_whole = not record["killed"] and not job["unstarted"] and (
+            not re.search("has accepted nothing for|was given up", self.text) if record["launcher"] else
+            record["code"] == 0 or BROKEN.search(self.text) is not None)
+
+    def fail(self, expected, got):
+        raise Failure(f"{self.name}: expected {expected}, got {got}")
+
+    def on(self, output):
+        """The tracks that an output may have."""
+        return [track for track in self.tracks.values() if self.merged or (track.stream.channel == "stdout") == (output == "out")]
+
+    def track(self, rank, channel, output):
+        found = self.tracks.get((int(rank), channel))
+        return found if found in self.on(output) else self.fail(f"the streams of {output}", f"rank {rank} {channel}")
+
+    def read(self):
+        kind = self.record["format"]
+        if kind == "files":
+            return [self.read_one(track, self.outputs[f"{rank}.{name}"]) for (rank, name), track in self.tracks.items()]
+        for output, raw in self.outputs.items():
+            if kind == "plain" and len(self.on(output)) == 1:
+                self.read_one(*self.on(output), MESSAGE.sub(b"", raw) if self.merged or output == "err" else raw)
+            elif kind == "plain":
+                self.read_plain(output, raw)
+            else:
+                self.read_lines(output, raw, self.object if kind == "json" else self.tagged)
+
+    def read_one(self, track, raw):
+        """Reads the only stream of an output without tags: its bytes, without those of its gaps."""
+        data, at = track.stream.data, 0
+        while track.may_lose and at + (same := common(raw[at:], data[track.position :])) < len(raw):
+            track.take(raw[at : at + same])
+            at, track.shift = at + same, 40
+            found = data.find(raw[at : at + 40], track.position)
+            if found < 0:
+                break
+            track.gap(track.position, found - track.position)
+        track.take(raw[at:])
+
+    def read_lines(self, output, raw, take):
+        for line in lines(raw):
+            if not line.startswith(b"iof: ") and not take(output, line):
+                # The last line of a reader that was killed may be torn.
+                if self.is_whole or not raw.endswith(line) or line.endswith(b"\n"):
+                    self.fail("a whole line", line[:120])
+
+    def object(self, output, line):
+        """Takes a line of JSON. Returns whether it is one."""
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return False
+        if found["nspace"] != self.job["nspace"]:
+            self.fail(f"the job {self.job['nspace']}", line[:120])
+        if found["rank"] is None:
+            self.hidden[found["channel"]] = self.hidden.get(found["channel"], 0) + found["lost"]
+            return True
+        track, offset = self.track(found["rank"], found["channel"], output), found["offset"]
+        if "lost" in found:
+            track.gap(offset, found["lost"])
+            return True
+        if offset != track.position:
+            track.fail(track.position, "an object with this offset", f"one with {offset}")
+        if "missing" in found:
+            track.broken = found["missing"]
+            if track.stream.host not in self.job["lost_hosts"] or offset + track.broken > track.stream.high:
+                track.fail(offset, f"a broken end only on a lost node, within {track.stream.high} bytes", line[:120])
+            return True
+        # An agent has the name of this machine. Nobody knows the pid of a rank whose start was not reported.
+        host = found["host"] if self.record.get("agent") or not track.stream.host else track.stream.host
+        if found["pid"] is not None and (found["host"], found["pid"]) != (host, track.stream.pid):
+            track.fail(offset, f"pid {track.stream.pid} on {host}", line[:160])
+        data = base64.b64decode(found["data"]) if "encoding" in found else found["data"].encode()
+        if b"\n" in data[:-1] or not data:
+            track.fail(offset, "one line in an object", data[:40])
+        track.take(data)
+        return True
+
+    def tagged(self, output, line):
+        """Takes a line with a tag. Returns whether it is one."""
+        if not (tag := TAG.match(line)):
+            return False
+        job, rank, pid, channel = (word and word.decode() for word in tag.groups())
+        track = self.track(rank, channel, output)
+        if job and job != self.job["nspace"] or pid not in (None, "unknown", str(track.stream.pid)):
+            track.fail(track.position, f"the tag of pid {track.stream.pid} of {self.job['nspace']}", line[:120])
+        track.text(line[tag.end() :])
+        return True
+
+    def read_plain(self, output, raw):
+        """Reads several streams without tags: each line begins with its label."""
+        at = 0
+        while at < len(raw):
+            if message := MESSAGE.match(raw, at):
+                at = message.end()
+                continue
+            label = LABEL.match(raw, at)
+            tracks = [self.track(label[1], CHANNELS[label[2].decode()], output)] if label else self.on(output)
+            length = max(self.plain_line(track, raw, at) for track in tracks)
+            at += length or self.fail("a line of one of its streams", raw[at : at + 80])
+
+    def plain_line(self, track, raw, at):
+        """Takes a line of this stream, or the last part that its rank wrote, and returns the length."""
+        data, position = track.stream.data, track.position
+        line = data[position : data.find(b"\n", position) + 1]
+        if line and raw.startswith(line, at):
+            track.take(line)
+            return len(line)
+        same = common(line, raw[at : at + len(line)])
+        for length in range(same, 0, -1):
+            after = at + length
+            can_end = position + length >= track.stream.low or not self.is_whole and after == len(raw)
+            added = raw.startswith(b"\niof: ", after)
+            if can_end and (added or after == len(raw) or LABEL.match(raw, after)):
+                track.take(line[:length])
+                track.cut_at = track.position
+                return length + added
+        if LABEL.match(raw, at):
+            track.fail(position + same, line[same : same + 40], raw[at + same : at + same + 40])
+        return 0
+
+    def finish(self):
+        """Checks the ends, the messages and the exit code."""
+        for channel, lost in self.hidden.items() if self.is_whole else ():
+            missed = [track.stream for key, track in self.tracks.items() if key[1] == channel and track.position == 0]
+            if not sum(stream.low for stream in missed) <= lost <= sum(stream.high for stream in missed):
+                self.fail(f"a gap of {len(missed)} streams of {channel} that were missed", f"one of {lost} bytes")
+        for (_, channel), track in self.tracks.items():
+            may_break = track.stream.host in self.job["lost_hosts"] and self.record["code"] != 0
+            may_break &= track.broken is not None or not self.has_offsets
+            if self.is_whole and not may_break and (track.position or channel not in self.hidden):
+                track.finish(self.has_offsets)
+        if self.is_whole and not self.job["lost_hosts"]:
+            self.check_messages()
+        if not self.record["launcher"] and not self.record["killed"]:
+            self.check_pull_code()
+
+    def check_messages(self):
+        """Compares the messages about gaps and the summary with all that was read."""
+        reported, totals, seen = {}, {}, set()
+        found = filter(None, map(MISSING.match, self.messages))
+        for ranks, channel, lost, single, is_total, several in (report.groups() for report in found):
+            into = totals if is_total else reported
+            into[channel, ranks == "*"] = into.get((channel, ranks == "*"), 0) + int(lost)
+            track = self.tracks.get((int(ranks), channel)) if ranks.isdigit() else None
+            is_hidden = track and channel in self.hidden and track.position == 0
+            if track and track not in seen and not is_total and not is_hidden:
+                first = int(single or several)
+                if track.first_gap is None or abs(track.first_gap - first) > track.shift:
+                    track.fail(track.first_gap, "a message about the first gap here", f"one at {first}")
+            seen.update([track] if track else [other for key, other in self.tracks.items() if key[1] == channel])
+        for key, lost in totals.items():
+            if lost != reported.get(key):
+                self.fail(f"the sum {reported.get(key)} of the messages about {key[0]}", f"{lost} in total")
+        for channel in self.record["channels"]:
+            tracks = [track for key, track in self.tracks.items() if key[1] == channel]
+            told = reported.get((channel, False), 0) + reported.get((channel, True), 0)
+            self.check_lost(told, tracks, self.hidden.get(channel, 0))
+        summary, tracks = next(filter(None, map(SUMMARY.match, self.messages)), None), self.tracks.values()
+        if summary:
+            written, slack = sum(track.delivered for track in tracks), sum(track.slack for track in tracks)
+            if abs(int(summary[1]) - written) > slack:
+                self.fail(f"a summary of {written} bytes", summary[0])
+            self.check_lost(int(summary[2]), tracks, 0)
+
+    def check_lost(self, told, tracks, hidden):
+        lost, slack, tail = (sum(getattr(track, name) for track in tracks) for name in ("lost", "slack", "tail"))
+        if not -slack <= told - lost - hidden <= slack + tail:
+            self.fail(f"messages about {lost + hidden} lost bytes of {', '.join(map(str, tracks))}"[:200], f"ones about {told}")
+
+    def check_pull_code(self):
+        code, broken, unfinished = self.record["code"], BROKEN.search(self.text), UNFINISHED.search(self.text)
+        ends = sum(track.broken is not None for track in self.tracks.values())
+        if broken and self.has_offsets and ends != int(broken[1]):
+            self.fail(f"a message about {ends} broken streams", broken[0])
+        if code == 0 or broken:
+            is_right = code == 1 and self.job["lost_hosts"] if broken else True
+            return is_right or self.fail("exit code 1 for broken streams of lost nodes alone", f"{code}, {self.text}")
+        received = sum(track.position + track.slack for track in self.tracks.values())
+        if unfinished and int(unfinished[2]) > received:
+            self.fail(f"at most {received} bytes of unfinished streams", unfinished[0])
+        # The engine has gone: it was killed, had no patience with a slow reader, or ended before the tool came.
+        was_late = self.record["began"] + 1 > self.job["last_write"] and not received
+        if not (self.job["killed"] or self.record["slow"] or was_late) or code not in (1, 2) or not GONE.search(self.text):
+            self.fail("exit code 0", f"{code}, {self.text}")
+
+
+def check_code(job, ranks, launcher):
+    """Checks the exit code of the launcher against the ends of the ranks."""
+    codes = [rank.code for rank in ranks.values()]
+    failed, lost = {code for code in codes if code}, {1} if job["lost_hosts"] else set()
+    # A rank that was killed may have ended before.
+    killed = {137} if job["killed_ranks"] else set()
+    failed |= killed if None in codes else set()
+    if job["killed"]:
+        allowed = {-9}
+    elif job["interrupted"]:
+        allowed = {130, -2} | failed | lost | (set() if failed or lost or None in codes else {0})
+    elif job["unstarted"] or job["timeout"] and None in codes:
+        allowed = {124} | failed | lost
+    else:
+        allowed = (failed or {0}) | lost | killed | ({124} if job["timeout"] else set())
+        if not failed | lost and None in codes:
+            raise Failure(f"launcher: expected the end of each rank, got none of rank {codes.index(None)}")
+    if not launcher.is_whole and not job["killed"]:
+        allowed = allowed - {0} | {1}
+    if job["code"] not in allowed:
+        raise Failure(f"launcher: expected an exit code of {sorted(allowed)}, got {job['code']}")
+
+
+def check(history):
+    """Returns a line for each reader with a defect."""
+    found = []
+    launcher = next(record["outputs"] for record in history["readers"] if record["launcher"])
+    job = {**history["job"], "unstarted": bool(UNSTARTED.search(launcher["err"] + launcher["out"]))}
+    job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
+    try:
+        ranks = {number: Rank(number, *rest) for number, rest in history["ranks"].items()}
+    except Failure as failure:
+        return [str(failure)]
+    # The readers with offsets find the ends on which the others must agree.
+    for record in sorted(history["readers"], key=lambda record: (record["format"] != "json", not record["launcher"])):
+        try:
+            reader = Reader(job, record, ranks)
+            reader.read()
+            reader.finish()
+            if record["launcher"]:
+                check_code(job, ranks, reader)
+        except Failure as failure:
+            found.append(str(failure))
+    return found
