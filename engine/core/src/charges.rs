@@ -3,13 +3,13 @@
 use crate::Core;
 use crate::clients::quotas::Charge;
 use crate::tools::peer::Peer;
-use crate::tools::pending::PendingPeer;
 
 impl Core {
     /// Returns all charges.
     pub fn charges(&self) -> impl Iterator<Item = &Charge> {
-        let connections = self.pending.values().filter_map(PendingPeer::place).chain(self.departed.values());
-        let connections = connections.flatten().chain(self.tools.values().flat_map(Peer::charges));
+        let connections =
+            self.pending.values().filter_map(|pending| pending.place.as_ref()).chain(self.departed.values());
+        let connections = connections.chain(self.tools.values().flat_map(Peer::charges));
         let requests = self.queries.charges().chain(self.logs.charges()).chain(self.published.charges());
         let requests = requests.chain(self.spawns.charges());
         connections.chain(requests).chain(self.pushes.charges()).chain(self.owed.values())

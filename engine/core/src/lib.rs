@@ -55,7 +55,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::SourceId;
 
-use crate::clients::quotas::{PlaceCharges, Quotas};
+use crate::clients::quotas::Quotas;
 use crate::effects::Effects;
 use crate::tools::pending::Pending;
 
@@ -160,7 +160,7 @@ pub struct Core {
     /// Connections that are not tools yet.
     pub pending: Pending,
     /// Connections that have ended, and count until their descriptors were received.
-    pub departed: BTreeMap<PeerId, PlaceCharges>,
+    pub departed: BTreeMap<PeerId, Charge>,
     /// The effects of inputs, until the driver takes it.
     effects: Effects,
     /// The capture thread has not reported its end.

@@ -17,7 +17,7 @@ impl Core {
     pub(crate) fn owe(&mut self, call: Call, payer: Payer, bytes: usize) -> Result<(), Failure> {
         if payer.process.is_some() {
             let size = bytes.saturating_add(UPCALL_COST) as u64;
-            let [charge] = self.quotas.charge(payer, [(Quota::OwedBytes, size)])?;
+            let charge = self.quotas.charge(payer, [(Quota::OwedBytes, size)])?;
             let before = self.owed.insert(call, charge);
             self.quotas.give_back(before);
         }

@@ -52,32 +52,35 @@ impl QuotaLimits {
     }
 }
 
+/// The largest number of quotas for which one charge counts.
+const AMOUNTS: usize = 3;
+
 /// Something that a client holds. `Quotas::give_back` consumes it. It must not be dropped before.
 #[must_use = "a charge is given back with what was charged"]
 #[derive(Debug)]
 pub struct Charge {
-    quota: Quota,
     /// The client.
     pub(crate) payer: Payer,
-    /// 0 once it was given back.
-    amount: Cell<u64>,
+    /// The amount of each quota for which it counts; empty once it was given back.
+    amounts: Cell<[Option<(Quota, u64)>; AMOUNTS]>,
 }
-
-/// The charges of a connection from outside.
-pub type PlaceCharges = [Charge; 2];
 
 impl Drop for Charge {
     fn drop(&mut self) {
         // A further panic while one unwinds would end the process.
-        let is_over = self.amount.get() == 0 || std::thread::panicking();
+        let is_over = self.amounts().all(|(_, amount)| amount == 0) || std::thread::panicking();
         debug_assert!(is_over, "{self:?} is dropped and not given back");
     }
 }
 
 impl Charge {
+    fn amounts(&self) -> impl Iterator<Item = (Quota, u64)> + use<> {
+        self.amounts.get().into_iter().flatten()
+    }
+
     /// Ends the charge without its account, which ends as well.
     pub(crate) fn waive(&self) {
-        self.amount.set(0);
+        self.amounts.take();
     }
 }
 
@@ -167,32 +170,38 @@ impl Quotas {
         &mut self,
         payer: Payer,
         amounts: [(Quota, u64); N],
-    ) -> Result<[Charge; N], Failure> {
-        match amounts.iter().find_map(|(quota, amount)| self.excess(payer, *quota, *amount)) {
-            Some((_, failure)) => Err(failure),
-            None => Ok(amounts.map(|(quota, amount)| {
-                self.change(payer, quota, |held| held.saturating_add(amount));
-                Charge { quota, payer, amount: Cell::new(amount) }
-            })),
+    ) -> Result<Charge, Failure> {
+        const { assert!(N <= AMOUNTS) }
+        if let Some((_, failure)) =
+            amounts.iter().find_map(|(quota, amount)| self.excess(payer, *quota, *amount))
+        {
+            return Err(failure);
         }
+        let held = std::array::from_fn(|index| amounts.get(index).copied());
+        let charge = Charge { payer, amounts: Cell::new(held) };
+        self.change(&charge, u64::saturating_add);
+        Ok(charge)
     }
 
     /// Ends charges with what was charged.
     pub(crate) fn give_back(&mut self, charges: impl IntoIterator<Item = Charge>) {
         for charge in charges {
-            let amount = charge.amount.take();
-            self.change(charge.payer, charge.quota, |held| {
-                debug_assert!(held >= amount, "{charge:?} of {amount} was given back twice");
+            self.change(&charge, |held, amount| {
+                debug_assert!(held >= amount, "{charge:?} was given back twice");
                 held.saturating_sub(amount)
             });
+            charge.waive();
         }
     }
 
-    /// Changes what a client and those that it is counted with hold.
-    fn change(&mut self, payer: Payer, quota: Quota, change: impl Fn(u64) -> u64) {
-        for holder in QuotaScope::ALL.into_iter().filter_map(|scope| payer.holder(quota, scope)) {
+    /// Changes what a client and those that it is counted with hold by the amounts of a charge.
+    fn change(&mut self, charge: &Charge, change: impl Fn(u64, u64) -> u64) {
+        for ((quota, amount), scope) in
+            charge.amounts().flat_map(|held| QuotaScope::ALL.map(|scope| (held, scope)))
+        {
+            let Some(holder) = charge.payer.holder(quota, scope) else { continue };
             let account = self.held.entry(holder).or_insert([0; Quota::COUNT]);
-            account.get_mut(quota as usize).into_iter().for_each(|held| *held = change(*held));
+            account.get_mut(quota as usize).into_iter().for_each(|held| *held = change(*held, amount));
             if account.iter().all(|held| *held == 0) {
                 self.held.remove(&holder);
             }
@@ -208,7 +217,7 @@ impl Quotas {
         mut reached: impl FnMut(&'static str),
     ) {
         let mut sums = Quotas { limits: self.limits, held: BTreeMap::new() };
-        charges.for_each(|charge| sums.change(charge.payer, charge.quota, |sum| sum + charge.amount.get()));
+        charges.for_each(|charge| sums.change(charge, |sum, amount| sum + amount));
         assert_eq!(sums.held, self.held, "what clients hold");
         for (holder, quota) in
             self.held.keys().flat_map(|holder| Quota::ALL.iter().map(move |quota| (*holder, *quota)))

@@ -24,8 +24,8 @@ impl Core {
     }
 
     /// Begins a request that was checked and charged.
-    pub(crate) fn begin_log(&mut self, requester: Requester, (log, charges): (PreparedLog, [Charge; 2])) {
-        let id = self.logs.begin(requester, log, charges);
+    pub(crate) fn begin_log(&mut self, requester: Requester, (log, charge): (PreparedLog, Charge)) {
+        let id = self.logs.begin(requester, log, charge);
         self.continue_log(id);
     }
 
@@ -34,11 +34,11 @@ impl Core {
         &mut self,
         requester: &Requester,
         log: &Log,
-    ) -> Result<(PreparedLog, [Charge; 2]), Failure> {
+    ) -> Result<(PreparedLog, Charge), Failure> {
         let prepared = self.plan_log(requester, log)?;
-        let amounts = [(Quota::Logs, 1), (Quota::LogBytes, prepared.bytes() as u64)];
-        let charges = self.quotas.charge(requester.client.payer(), amounts)?;
-        Ok((prepared, charges))
+        let amounts = [(Quota::Logs, 1), (Quota::LogBytes, prepared.bytes as u64)];
+        let charge = self.quotas.charge(requester.client.payer(), amounts)?;
+        Ok((prepared, charge))
     }
 
     fn plan_log(&self, requester: &Requester, log: &Log) -> Result<PreparedLog, Failure> {
@@ -114,8 +114,8 @@ impl Core {
                 }
             }
         }
-        if let Some((requester, report, charges)) = self.logs.take_ended(log) {
-            self.quotas.give_back(charges);
+        if let Some((requester, report, charge)) = self.logs.take_ended(log) {
+            self.quotas.give_back([charge]);
             self.reply_logged(requester, Ok(report));
         }
     }
@@ -123,7 +123,7 @@ impl Core {
     /// Begins a step. Returns its result if that is known at once.
     fn log_step(&mut self, step: LogStep) -> Option<Result<(), Failure>> {
         let ongoing = self.logs.get(step.log)?;
-        let (entry, payer) = (ongoing.entry(step)?, ongoing.payer());
+        let (entry, payer) = (ongoing.entry(step)?, ongoing.charge.payer);
         let kind = ChannelKind::from_key(&entry.entry.channel);
         if let Err(failure) = entry.options.check_style(kind) {
             return Some(Err(failure));

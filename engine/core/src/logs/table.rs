@@ -12,7 +12,7 @@ use iof_log::{LogOptions, LogOrigin, LogPlan};
 use iof_proto::names::sanitize;
 use iof_proto::{Failure, Info, LogEntry, LogReport};
 
-use crate::clients::client::{ClientId, Payer, Requester};
+use crate::clients::client::{ClientId, Requester};
 use crate::clients::quotas::Charge;
 use crate::ids::{LogId, LogStep, PeerId};
 use crate::logs::channel_entry::ChannelEntry;
@@ -26,15 +26,10 @@ pub(crate) struct PreparedLog {
     directives: Vec<Info>,
     ignored: Vec<String>,
     /// The length of the messages, in bytes.
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl PreparedLog {
-    /// Returns the length of the messages, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Plans to log `entries` for `requester`: to the first channel that works if the `options`, or
     /// else `once`, require that. The options stem from the `directives`, without those `ignored`.
     pub(crate) fn new(
@@ -62,7 +57,7 @@ impl PreparedLog {
 pub(crate) struct OngoingLog {
     requester: Requester,
     log: PreparedLog,
-    charges: [Charge; 2],
+    pub(crate) charge: Charge,
 }
 
 impl OngoingLog {
@@ -93,11 +88,6 @@ impl OngoingLog {
             requester: self.requester.connection.clone(),
         })
     }
-
-    /// Returns the client that wants the message logged, as its holdings are counted.
-    pub(crate) fn payer(&self) -> Payer {
-        self.requester.client.payer()
-    }
 }
 
 /// Where this engine logs messages, and the ongoing requests.
@@ -117,11 +107,11 @@ impl Logs {
         &self.routes
     }
 
-    /// Adds a request, with its charges. Returns its number.
-    pub(crate) fn begin(&mut self, requester: Requester, log: PreparedLog, charges: [Charge; 2]) -> LogId {
+    /// Adds a request, with its charge. Returns its number.
+    pub(crate) fn begin(&mut self, requester: Requester, log: PreparedLog, charge: Charge) -> LogId {
         self.last = self.last.wrapping_add(1);
         let id = LogId(self.last);
-        self.ongoing.insert(id, OngoingLog { requester, log, charges });
+        self.ongoing.insert(id, OngoingLog { requester, log, charge });
         id
     }
 
@@ -135,7 +125,7 @@ impl Logs {
 
     /// Returns the charges of the ongoing requests.
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
-        self.ongoing.values().flat_map(|ongoing| &ongoing.charges)
+        self.ongoing.values().map(|ongoing| &ongoing.charge)
     }
 
     /// Returns the clients whose requests are ongoing, once for each.
@@ -144,17 +134,17 @@ impl Logs {
     }
 
     /// Removes a request if it has an outcome. Returns the requester with the outcome, and the
-    /// charges.
-    pub(crate) fn take_ended(&mut self, id: LogId) -> Option<(Requester, LogReport, [Charge; 2])> {
+    /// charge.
+    pub(crate) fn take_ended(&mut self, id: LogId) -> Option<(Requester, LogReport, Charge)> {
         let report = self.ongoing.get(&id)?.report()?;
-        let OngoingLog { requester, charges, .. } = self.ongoing.remove(&id)?;
-        Some((requester, report, charges))
+        let OngoingLog { requester, charge, .. } = self.ongoing.remove(&id)?;
+        Some((requester, report, charge))
     }
 
     /// Drops the requests of a tool that has disconnected, so no reply is sent. Steps that have
     /// begun are completed. With `PMIX_LOG_ONCE` no further channel is tried. Returns the charges.
     pub(crate) fn forget(&mut self, gone: PeerId) -> impl Iterator<Item = Charge> {
         let is_gone = move |_: &LogId, ongoing: &mut OngoingLog| ongoing.requester.tool() == Some(gone);
-        self.ongoing.extract_if(.., is_gone).flat_map(|(_, ongoing)| ongoing.charges)
+        self.ongoing.extract_if(.., is_gone).map(|(_, ongoing)| ongoing.charge)
     }
 }

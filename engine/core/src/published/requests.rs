@@ -29,7 +29,7 @@ impl Core {
                 } else {
                     let keys = (Quota::AwaitedKeys, search.keys.len() as u64);
                     match self.quotas.charge(requester.client.payer(), [keys]) {
-                        Ok([charge]) => {
+                        Ok(charge) => {
                             // A limit beyond the clock's range is none.
                             let limit = limit.and_then(|limit| now.checked_add(limit));
                             let lookup = WaitingLookup { requester, search, wait, limit, charge };
@@ -68,7 +68,7 @@ impl Core {
         group: (u64, String),
         with_context: bool,
     ) -> Result<Answer, Failure> {
-        let [charge] = self.quotas.charge(payer, [(Quota::Groups, 1)])?;
+        let charge = self.quotas.charge(payer, [(Quota::Groups, 1)])?;
         self.published.groups.entry(group).or_default().push(charge);
         let mut answer = Answer { status: Status::SUCCESS, found: Vec::new() };
         if with_context {
@@ -108,9 +108,9 @@ impl Core {
             }
             let bytes = found.key.len().saturating_add(found.bytes.len()) as u64;
             let amounts = [(Quota::Published, 1), (Quota::PublishedBytes, bytes)];
-            let charges = self.quotas.charge(client.payer(), amounts)?;
+            let charge = self.quotas.charge(client.payer(), amounts)?;
             added.push(place.clone());
-            let value = PublishedValue { publisher, found, persistence, charges };
+            let value = PublishedValue { publisher, found, persistence, charge };
             self.published.values.insert(place, value);
             Ok(())
         });
@@ -127,7 +127,7 @@ impl Core {
             found.push(value.found.clone());
             if value.persistence == Persistence::FirstRead {
                 let read = self.published.values.remove(&place);
-                self.quotas.give_back(read.into_iter().flat_map(|value| value.charges));
+                self.quotas.give_back(read.map(|value| value.charge));
             }
         }
         if found.is_empty() { Err(not_found("no rank has published", &search.keys)) } else { Ok(found) }
@@ -177,7 +177,7 @@ impl Core {
         let removed = self.published.values.extract_if(.., |place, value| is_removed(place, value));
         let removed: Vec<PublishedValue> = removed.map(|(_, value)| value).collect();
         let count = removed.len();
-        self.quotas.give_back(removed.into_iter().flat_map(|value| value.charges));
+        self.quotas.give_back(removed.into_iter().map(|value| value.charge));
         count
     }
 }

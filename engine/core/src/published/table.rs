@@ -34,7 +34,7 @@ pub(crate) struct PublishedValue {
     pub publisher: Publisher,
     pub found: FoundValue,
     pub persistence: Persistence,
-    pub charges: [Charge; 2],
+    pub charge: Charge,
 }
 
 /// The keys and the range in which a rank looks for them.
@@ -86,6 +86,6 @@ impl PublishedValues {
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         let of_lookups = self.lookups.iter().map(|lookup| &lookup.charge);
         let of_groups = self.groups.values().flatten();
-        self.values.values().flat_map(|value| &value.charges).chain(of_lookups).chain(of_groups)
+        self.values.values().map(|value| &value.charge).chain(of_lookups).chain(of_groups)
     }
 }

@@ -67,7 +67,7 @@ impl Core {
 
     /// Charges a tool for a push with an inlet of `capacity` bytes. Deferred requests count like
     /// pushes.
-    pub(crate) fn charge_push(&mut self, payer: Payer, capacity: u64) -> Result<[Charge; 2], Failure> {
+    pub(crate) fn charge_push(&mut self, payer: Payer, capacity: u64) -> Result<Charge, Failure> {
         self.quotas.charge(payer, [(Quota::Pushes, 1), (Quota::PushBytes, capacity)])
     }
 

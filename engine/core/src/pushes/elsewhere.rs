@@ -85,7 +85,7 @@ impl Core {
         let Some(piece) = push.next_piece(paused) else { return };
         let Some(elsewhere) = push.elsewhere() else { return };
         let (stdin, takers, nodes) = (Arc::clone(elsewhere.stdin()), elsewhere.takers(), elsewhere.nodes());
-        let (payer, size) = (push.payer(), piece.len.saturating_add(size_of_procs(&stdin.targets)));
+        let (payer, size) = (push.charge.payer, piece.len.saturating_add(size_of_procs(&stdin.targets)));
         if let Err(failure) = self.owe(Call::Stdin(id), payer, size) {
             let cause = PartialCause::Failed(failure.to_string());
             return self.pushes.get_mut(&id).map_or((), |push| push.give_up_elsewhere(cause));

@@ -13,7 +13,6 @@ use std::mem;
 use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
 
-use crate::clients::client::Payer;
 use crate::clients::quotas::Charge;
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
@@ -37,18 +36,16 @@ pub struct Deferred {
     pub peer_id: PeerId,
     /// The request.
     pub request: PushRequest,
-    /// The charges of a push with the inlet that it will have.
-    pub charges: [Charge; 2],
+    /// The charge of a push with the inlet that it will have.
+    pub charge: Charge,
 }
 
 /// A push under way.
 pub struct Push {
     /// The tool and its number for the push; `None` after the tool has disconnected.
     tool: Option<(PeerId, u32)>,
-    /// The tool that began the push, as its holdings are counted.
-    payer: Payer,
-    /// The charges of the push and of its inlet.
-    charges: [Charge; 2],
+    /// The charge of the push and of its inlet.
+    pub(crate) charge: Charge,
     /// The size of its inlet in bytes.
     capacity: u64,
     /// The number of bytes that the tool has filled into the inlet.
@@ -74,8 +71,7 @@ impl Push {
     /// targets' stdin ends with it.
     pub(crate) fn new(
         tool: (PeerId, u32),
-        payer: Payer,
-        charges: [Charge; 2],
+        charge: Charge,
         capacity: u64,
         completes: bool,
         local: BTreeMap<TargetId, Proc>,
@@ -83,8 +79,7 @@ impl Push {
     ) -> Push {
         Push {
             tool: Some(tool),
-            payer,
-            charges,
+            charge,
             capacity,
             filled: 0,
             has_end: false,
@@ -101,16 +96,6 @@ impl Push {
     /// Returns the tool and its number for the push; `None` after the tool has disconnected.
     pub fn tool(&self) -> Option<(PeerId, u32)> {
         self.tool
-    }
-
-    /// Returns the tool that began the push, as its holdings are counted.
-    pub(crate) fn payer(&self) -> Payer {
-        self.payer
-    }
-
-    /// Returns the charges of the push and of its inlet.
-    pub(crate) fn charges(&self) -> &[Charge; 2] {
-        &self.charges
     }
 
     /// Returns the size of the inlet in bytes.
@@ -228,8 +213,8 @@ impl Push {
     }
 
     /// Returns what the tool receives at the end of the push.
-    pub(crate) fn into_report(self) -> (PushReport, [Charge; 2]) {
-        (PushReport { bytes: self.filled, ..self.report }, self.charges)
+    pub(crate) fn into_report(self) -> (PushReport, Charge) {
+        (PushReport { bytes: self.filled, ..self.report }, self.charge)
     }
 }
 

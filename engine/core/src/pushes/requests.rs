@@ -57,19 +57,19 @@ impl Core {
     /// Keeps a request until the ranks of its jobs are started, within the limits of pushes.
     fn defer_push(&mut self, peer_id: PeerId, request: PushRequest) {
         let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { return };
-        let charges = self
+        let charge = self
             .push_options(&request.infos, request.size)
             .and_then(|options| self.charge_push(payer, options.capacity));
-        match charges {
-            Ok(charges) => self.pushes.defer(Deferred { peer_id, request, charges }),
+        match charge {
+            Ok(charge) => self.pushes.defer(Deferred { peer_id, request, charge }),
             Err(failure) => self.answer_push(peer_id, request.request, Err(failure)),
         }
     }
 
     /// Begins the deferred pushes whose jobs have all their ranks now.
     pub(crate) fn begin_deferred(&mut self) {
-        for Deferred { peer_id, request, charges } in self.pushes.take_deferred() {
-            self.quotas.give_back(charges);
+        for Deferred { peer_id, request, charge } in self.pushes.take_deferred() {
+            self.quotas.give_back([charge]);
             self.push(peer_id, request);
         }
     }
@@ -113,12 +113,12 @@ impl Core {
         }
         let gone = || Failure::new(Status::ERR_UNREACH, "the tool has disconnected");
         let payer = self.tools.get(&peer_id).map(Peer::payer).ok_or_else(gone)?;
-        let charges = self.charge_push(payer, capacity)?;
+        let charge = self.charge_push(payer, capacity)?;
         let id = self.pushes.next_id();
         let capacity = match self.resources.create_inlet(id, peer_id, capacity) {
             Ok(capacity) => capacity,
             Err(failure) => {
-                self.quotas.give_back(charges);
+                self.quotas.give_back([charge]);
                 return Err(failure);
             }
         };
@@ -130,14 +130,13 @@ impl Core {
         let shares = self.shares(elsewhere);
         let Some(peer) = self.tools.get_mut(&peer_id) else {
             self.effects.handles.push(HandleOp::DropInlet(id));
-            self.quotas.give_back(charges);
+            self.quotas.give_back([charge]);
             return Err(gone());
         };
         let elsewhere =
             (!shares.is_empty()).then(|| Elsewhere::new(id, peer.proc(), shares, infos, waits_for));
         let number = peer.add_push(id);
-        let push =
-            Push::new((peer_id, number), payer, charges, capacity, directives.complete, local, elsewhere);
+        let push = Push::new((peer_id, number), charge, capacity, directives.complete, local, elsewhere);
         self.pushes.insert(id, push);
         // At most as many as a request may name, so the answer fits a message.
         let skipped = unavailable.into_iter().take(MAX_PROCS_PER_PULL);
@@ -335,8 +334,8 @@ impl Core {
         let Some(push) = self.pushes.remove(id) else { return };
         self.effects.handles.push(HandleOp::DropInlet(id));
         let tool = push.tool();
-        let (report, charges) = push.into_report();
-        self.quotas.give_back(charges);
+        let (report, charge) = push.into_report();
+        self.quotas.give_back([charge]);
         let Some((peer_id, number)) = tool else { return self.forget_pauses() };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.remove_push(number);

@@ -100,8 +100,8 @@ impl Pushes {
 
     /// Returns the charges of all pushes, including those of deferred requests.
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
-        let deferred = self.deferred.iter().flat_map(|deferred| &deferred.charges);
-        self.by_id.values().flat_map(Push::charges).chain(deferred)
+        let deferred = self.deferred.iter().map(|deferred| &deferred.charge);
+        self.by_id.values().map(|push| &push.charge).chain(deferred)
     }
 
     /// Returns the deferred requests.
@@ -117,6 +117,6 @@ impl Pushes {
     /// Drops the deferred requests of a tool that has disconnected. Returns the charges.
     pub(crate) fn forget(&mut self, peer_id: PeerId) -> impl Iterator<Item = Charge> {
         let forgotten = self.deferred.extract_if(.., move |deferred| deferred.peer_id == peer_id);
-        forgotten.flat_map(|deferred| deferred.charges)
+        forgotten.map(|deferred| deferred.charge)
     }
 }

@@ -37,8 +37,8 @@ impl Core {
     /// Charges a request that must wait.
     fn charge_query(&mut self, request: &mut QueryRequest) -> Result<(), Failure> {
         if request.charge.is_none() {
-            let [charge] = self.quotas.charge(request.requester.client.payer(), [(Quota::Queries, 1)])?;
-            request.charge = Some(charge);
+            request.charge =
+                Some(self.quotas.charge(request.requester.client.payer(), [(Quota::Queries, 1)])?);
         }
         Ok(())
     }

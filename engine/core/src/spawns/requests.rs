@@ -49,7 +49,7 @@ impl Core {
         let job = SpawnedJob {
             nspace: spec.nspace.clone(),
             // Those that are requested, whatever the host grants.
-            charges: self
+            charge: self
                 .quotas
                 .charge(payer, [(Quota::SpawnedJobs, 1), (Quota::SpawnedRanks, spec.nprocs())])?,
             kept: None,
@@ -75,7 +75,7 @@ impl Core {
     fn forget_spawned(&mut self, id: SpawnId) -> Option<JobId> {
         let spawned = self.spawns.remove(id)?;
         let started = spawned.id();
-        self.quotas.give_back(spawned.charges.into_iter().chain(spawned.kept));
+        self.quotas.give_back([spawned.charge].into_iter().chain(spawned.kept));
         started
     }
 
@@ -166,7 +166,7 @@ impl Core {
                     orphans.extend(self.parent_end(spawned).map(|has_failed| (id, job_id, has_failed)))
                 }
                 Some(_) if spawned.spawner.is_some() && spawned.claimed => {
-                    claimed.extend(spawned.kept.is_none().then_some((id, spawned.charges[0].payer)));
+                    claimed.extend(spawned.kept.is_none().then_some((id, spawned.charge.payer)));
                 }
                 Some(_) if spawned.spawner.is_some() => {}
                 // The embedder may have removed it.
@@ -192,7 +192,7 @@ impl Core {
                 oldest.map(|(oldest, _)| oldest).into_iter().for_each(|oldest| forget(self, oldest));
             }
             let kept = self.quotas.charge(payer, [(Quota::EndedSpawnedJobs, 1)]).ok();
-            if let (Some(spawned), Some([kept])) = (self.spawns.get_mut(id), kept) {
+            if let (Some(spawned), Some(kept)) = (self.spawns.get_mut(id), kept) {
                 spawned.kept = Some(kept);
             }
         }

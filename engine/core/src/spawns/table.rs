@@ -35,8 +35,8 @@ pub(crate) enum StartPhase {
 /// A job that a tool has the engine start, until it is forgotten.
 pub(crate) struct SpawnedJob {
     pub(crate) nspace: Nspace,
-    /// Those of the job and its ranks.
-    pub(crate) charges: [Charge; 2],
+    /// That of the job and its ranks.
+    pub(crate) charge: Charge,
     /// That of an ended job, which is kept for its spawner.
     pub(crate) kept: Option<Charge>,
     /// The tool that has requested it, while that is connected.
@@ -76,7 +76,7 @@ pub struct Spawns {
 impl Spawns {
     /// Returns all charges.
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
-        self.jobs.values().flat_map(|job| job.charges.iter().chain(&job.kept))
+        self.jobs.values().flat_map(|job| [&job.charge].into_iter().chain(&job.kept))
     }
 
     /// Returns whether a job that is not started yet is to have this name.

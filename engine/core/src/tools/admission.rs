@@ -97,7 +97,7 @@ impl Core {
     /// Notes that a connection that is not a tool yet is closed.
     pub fn pending_ended(&mut self, id: PeerId) {
         let ended = self.pending.remove(&id);
-        self.quotas.give_back(ended.into_iter().flat_map(PendingPeer::into_place));
+        self.quotas.give_back(ended.and_then(|pending| pending.place));
     }
 
     /// Notes that the host has approved or refused the tool `id`.
@@ -178,7 +178,7 @@ impl Core {
 
     /// Notes that no descriptor is in flight on a connection that has ended. It counts until then.
     pub fn departed_received(&mut self, id: PeerId) {
-        self.quotas.give_back(self.departed.remove(&id).into_iter().flatten());
+        self.quotas.give_back(self.departed.remove(&id));
     }
 
     /// Returns until when an engine that ends waits for its tools after `now`; `None` if it need
@@ -201,7 +201,7 @@ impl Core {
         self.leave_pushes(id, peer.pushes());
         self.forget_pauses();
         self.quotas.give_back(peer.take_charges());
-        self.departed.extend(peer.take_place().map(|place| (id, place)));
+        self.departed.extend(peer.place.take().map(|place| (id, place)));
         self.quotas.give_back(self.queries.forget(id));
         self.quotas.give_back(self.logs.forget(id));
         Some(peer)

@@ -21,7 +21,7 @@ use iof_proto::{
 use iof_shm_ring::ReaderId;
 
 use crate::clients::client::{Client, Payer, ReplyTo, Requester};
-use crate::clients::quotas::{Charge, PlaceCharges};
+use crate::clients::quotas::Charge;
 use crate::disconnect::DisconnectReason;
 use crate::ids::{PageId, PeerId};
 use crate::limits::Limits;
@@ -75,8 +75,8 @@ pub struct Peer {
     /// When the tool connected or last sent a request.
     last_request: Instant,
     client: Client,
-    /// The charges of its connection; `None` for the embedder's own.
-    place: Option<PlaceCharges>,
+    /// The charge of its connection; `None` for the embedder's own.
+    pub(crate) place: Option<Charge>,
     /// Whether the tool may hold back sources under the block policy.
     may_block: bool,
     /// Whether messages can be sent to the tool.
@@ -106,7 +106,7 @@ pub struct Peer {
 impl Peer {
     pub(crate) fn new(
         client: Client,
-        place: Option<PlaceCharges>,
+        place: Option<Charge>,
         may_block: bool,
         slots: PageSlots,
         limits: Limits,
@@ -179,19 +179,18 @@ impl Peer {
     /// Returns the charges of its connection and registrations.
     pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
         let waiting = self.waiting.values().map(|pull| &pull.registration);
-        let registered = self.registrations.values().chain(waiting).flat_map(Registration::charges);
-        self.place.iter().flatten().chain(registered)
-    }
-
-    /// Removes and returns the charges of its connection.
-    pub(crate) fn take_place(&mut self) -> Option<PlaceCharges> {
-        self.place.take()
+        let registered = self
+            .registrations
+            .values()
+            .chain(waiting)
+            .filter_map(|registration| registration.charge.as_ref());
+        self.place.iter().chain(registered)
     }
 
     /// Removes and returns the charges of its registrations, which end.
     pub(crate) fn take_charges(&mut self) -> impl Iterator<Item = Charge> {
         let waiting = self.waiting.values_mut().map(|pull| &mut pull.registration);
-        self.registrations.values_mut().chain(waiting).flat_map(Registration::take_charges)
+        self.registrations.values_mut().chain(waiting).filter_map(|registration| registration.charge.take())
     }
 
     /// Returns whether the tool belongs to the embedder.

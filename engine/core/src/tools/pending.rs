@@ -8,7 +8,7 @@ use iof_proto::limits::{APPROVAL_LIMIT, HELLO_LIMIT, MAX_CONNECTIONS};
 use iof_proto::{Failure, Status, socket};
 
 use crate::clients::client::{Client, ClientId, ClientProcess};
-use crate::clients::quotas::{Charge, PlaceCharges};
+use crate::clients::quotas::Charge;
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
 use crate::limits::Limits;
@@ -24,8 +24,8 @@ pub struct PendingPeer {
     connected: Instant,
     /// The grant, if this is the embedder's own connection.
     own: Option<Grant>,
-    /// The charges of its place; `None` for the embedder's own.
-    place: Option<PlaceCharges>,
+    /// The charge of its place; `None` for the embedder's own.
+    pub(crate) place: Option<Charge>,
     /// When the connection is refused; `None` for the embedder's own.
     deadline: Option<Instant>,
     /// The tool's name, once it has sent a hello and the host was asked.
@@ -36,7 +36,7 @@ impl PendingPeer {
     pub(crate) fn new(
         credentials: socket::PeerCredentials,
         own: Option<Grant>,
-        place: Option<PlaceCharges>,
+        place: Option<Charge>,
         connected: Instant,
     ) -> PendingPeer {
         let deadline = if own.is_none() { connected.checked_add(HELLO_LIMIT) } else { None };
@@ -54,16 +54,6 @@ impl PendingPeer {
 
     pub(crate) fn process(&self) -> ClientProcess {
         self.credentials.into()
-    }
-
-    /// Returns the charges of its place.
-    pub(crate) fn place(&self) -> Option<&PlaceCharges> {
-        self.place.as_ref()
-    }
-
-    /// Returns the charges of its place, which ends.
-    pub(crate) fn into_place(self) -> impl Iterator<Item = Charge> {
-        self.place.into_iter().flatten()
     }
 
     /// Returns whether this is the embedder's own connection.

@@ -24,8 +24,8 @@ pub struct Registration {
     directives: Directives,
     /// The weight in the budgets of its tool, process and user, in processes.
     weight: usize,
-    /// The charges of the registration and of its weight; `None` for the embedder's own.
-    charges: Option<[Charge; 2]>,
+    /// The charge of the registration and of its weight; `None` for the embedder's own.
+    pub(crate) charge: Option<Charge>,
     /// The sources that the registration holds at the host; `None` for the embedder's own.
     ticket: Option<Ticket>,
     /// Whether the registration continues after its jobs have ended, with later jobs of the same
@@ -60,7 +60,7 @@ impl Registration {
             start,
             directives,
             weight,
-            charges: None,
+            charge: None,
             ticket: None,
             persistent: false,
             announced: false,
@@ -132,21 +132,6 @@ impl Registration {
     /// Returns the weight in the budgets of its tool, process and user, in processes.
     pub fn weight(&self) -> usize {
         self.weight
-    }
-
-    /// Sets its charges.
-    pub(crate) fn charged(self, charges: Option<[Charge; 2]>) -> Registration {
-        Registration { charges, ..self }
-    }
-
-    /// Returns its charges.
-    pub(crate) fn charges(&self) -> impl Iterator<Item = &Charge> {
-        self.charges.iter().flatten()
-    }
-
-    /// Removes and returns its charges, because it ends.
-    pub(crate) fn take_charges(&mut self) -> impl Iterator<Item = Charge> + use<> {
-        self.charges.take().into_iter().flatten()
     }
 
     /// Returns the named processes.

@@ -11,7 +11,7 @@ impl Core {
     /// Ends a registration, or a pull before it is one. It then counts towards no limit and holds no
     /// sources at the host.
     pub(crate) fn end_registration(&mut self, mut registration: Registration) {
-        self.quotas.give_back(registration.take_charges());
+        self.quotas.give_back(registration.charge.take());
         registration.ticket().inspect(|ticket| self.release(*ticket));
     }
 

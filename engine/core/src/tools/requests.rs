@@ -150,8 +150,8 @@ fn registration(
         return Err(failure(Status::ERR_NOT_FOUND, reason));
     }
     let start = if backlog { Start::Oldest } else { Start::Now };
-    let registration = Registration::new(procs, channels, start, directives, infos);
+    let mut registration = Registration::new(procs, channels, start, directives, infos);
     let amounts = [(Quota::Registrations, 1), (Quota::Procs, registration.weight() as u64)];
-    let charges = payer.map(|payer| core.quotas.charge(payer, amounts)).transpose()?;
-    Ok((registration.charged(charges), ignored))
+    registration.charge = payer.map(|payer| core.quotas.charge(payer, amounts)).transpose()?;
+    Ok((registration, ignored))
 }
