@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueHint};
 use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy, Rendezvous};
+use iof_output::format_words;
 use iof_proto::Nspace;
 
 use crate::events::stdin::StdinArgs;
@@ -24,10 +25,10 @@ use crate::outputs::output::OutputArgs;
     mut_arg("program", |arg| arg.required(false).required_unless_present("keep")),
     override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...\n       \
                       iof run [OPTIONS] --keep DURATION",
-    after_help = "Words of --output: tag, rank, timestamp, json, xml, dir=DIR, file=NAME, merge; with :raw, parts of lines.\n\n\
+    after_help = format!("Words of --output: tag, rank, timestamp, {}, dir=DIR, file=NAME, merge; with :raw, parts of lines.\n\n\
                   Examples:  iof run -n 4 --output rank ./a.out\n           \
                   iof run -n 4 --output tag,timestamp,dir=logs:copy ./a.out\n           \
-                  iof run -n 2 ./server : -n 4 ./client",
+                  iof run -n 2 ./server : -n 4 ./client", format_words()),
     after_long_help = "Programs of one job are separated by ':', each with its own app options. Ranks are numbered across \
                   programs: in `-n 2 a : -n 4 b`, b has ranks 2 to 5. A program gets an argument ':' by sh -c 'PROG :'.\n\n\
                   Each rank has these variables in its environment: IOF_NSPACE (the job's name), IOF_RANK, IOF_NPROCS, \

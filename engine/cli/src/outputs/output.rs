@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
     Audience, Choice, ChoiceError, FilePlace, Files, FlushTimeout, LaterOutput, MAX_OPEN_FILES, Markup,
-    Options, Output, Rotation, Style, StyleExtras, WriteWatch, find_clash,
+    Options, Output, Rotation, Style, StyleExtras, WriteWatch, find_clash, format_words,
 };
 use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
@@ -31,12 +31,16 @@ use crate::terminal::message::{beside_output, print_message};
 const OUTPUT: &str = "Output options";
 
 #[derive(Args)]
+#[command(mut_args(|arg| match arg.get_long_help().map(ToString::to_string) {
+    Some(help) if arg.get_id() == "output" => arg.long_help(help.replace("FORMATS", &format_words())),
+    _ => arg,
+}))]
 pub struct OutputArgs {
     /// Set format and destination of output
     ///
     /// Mostly as in `mpirun --output` of Open MPI 5 (prterun). tag, tag-detailed, tag-fullname,
-    /// rank and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. xml and
-    /// json mark up each line. merge-stderr-to-stdout, dir=DIR and file=NAME select the
+    /// rank and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. A format
+    /// marks up each line: FORMATS. merge-stderr-to-stdout, dir=DIR and file=NAME select the
     /// destination; dir and file write separate files for each rank. The qualifiers are :copy,
     /// :nocopy, :raw, :pattern, :node. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
@@ -160,12 +164,7 @@ impl OutputArgs {
     /// Checks the options, for a job of `nprocs` ranks if the number is known.
     pub fn prepare(&self, nprocs: Option<u64>, writes: WrittenOutputs) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
-        self.check_redirection(&choice)?;
-        if !self.tag_suffix.is_empty() && choice.markup != Markup::Text {
-            return Err(Failure::usage(
-                "--tag-suffix cannot be combined with --output xml or json: leave one out",
-            ));
-        }
+        self.check_combinations(&choice)?;
         if self.tag_by == TagBy::Fragment
             && choice.markup == Markup::Text
             && choice.stamp.is_none()
@@ -223,19 +222,20 @@ impl OutputArgs {
         Ok(outputs)
     }
 
-    /// Checks that `--output` and -o or -e do not both choose the place of the same output.
-    fn check_redirection(&self, choice: &Choice) -> Result<(), Failure> {
+    /// Checks that `--output` and -o or -e do not both choose the place of the same output, and that no
+    /// format leaves out --tag-suffix.
+    fn check_combinations(&self, choice: &Choice) -> Result<(), Failure> {
         let excluded = match (self.redirect.option(), self.redirect.error_option()) {
             (Some(option), _) if choice.files.is_some() => {
                 Some((option, "--output dir=DIR and --output file=NAME"))
             }
             (_, Some(option)) if choice.merge => Some((option, "--output merge-stderr-to-stdout")),
-            _ => None,
+            _ if self.tag_suffix.is_empty() => None,
+            _ => choice.markup.word().map(|word| ("--tag-suffix", word)),
         };
-        let both = |(option, other)| {
-            Failure::Usage(format!("{option} cannot be combined with {other}: leave one out"))
-        };
-        excluded.map_or(Ok(()), |excluded| Err(both(excluded)))
+        excluded.map_or(Ok(()), |(option, other)| {
+            Err(Failure::Usage(format!("{option} cannot be combined with {other}: leave one out")))
+        })
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Choice {
     pub rank: bool,
     /// `timestamp`: shows when the output was read from its source.
     pub stamp: Option<Stamp>,
-    /// `xml` or `json`: the markup.
+    /// The word of a format: the markup.
     pub markup: Markup,
     /// `merge-stderr-to-stdout`: writes stderr and stddiag to stdout.
     pub merge: bool,
@@ -62,8 +62,9 @@ pub struct Choice {
 pub enum ChoiceError {
     /// An unknown word.
     #[error(
-        "unknown output word '{0}': expected tag, tag-detailed, tag-fullname, rank, timestamp, xml, json, \
-             merge-stderr-to-stdout, dir=DIR or file=NAME"
+        "unknown output word '{0}': expected tag, tag-detailed, tag-fullname, rank, timestamp, {formats}, \
+             merge-stderr-to-stdout, dir=DIR or file=NAME",
+        formats = format_words()
     )]
     Unknown(String),
     /// An abbreviation of several words.
@@ -90,9 +91,9 @@ pub enum ChoiceError {
     /// Two items that exclude each other.
     #[error("{0} cannot be combined with {1}: leave one out")]
     Both(&'static str, &'static str),
-    /// A tag, all of whose contents JSON contains.
-    #[error("{0} has no effect with json, which contains job, rank, channel, host and pid: leave one out")]
-    InJson(&'static str),
+    /// A tag, all of whose contents a format contains.
+    #[error("{0} has no effect with {1}, which contains job, rank, channel, host and pid: leave one out")]
+    InFormat(&'static str, &'static str),
     /// A qualifier of files without files.
     #[error("'{0}' requires output to files: put dir=DIR or file=NAME before it")]
     NoFiles(&'static str),
@@ -117,7 +118,7 @@ const WORDS: [&str; 9] = [
 /// Returns the words of an `--output` list as a user completes them: those that take a value end in
 /// `=`.
 pub fn output_words() -> impl Iterator<Item = String> {
-    let words = WORDS.into_iter().filter(|word| *word != "directory").chain(format_words());
+    let words = WORDS.into_iter().filter(|word| *word != "directory").chain(Markup::words());
     words.flat_map(|word| match word {
         "dir" | "file" => vec![format!("{word}=")],
         "timestamp" => {
@@ -128,8 +129,9 @@ pub fn output_words() -> impl Iterator<Item = String> {
     })
 }
 
-fn format_words() -> impl Iterator<Item = &'static str> {
-    Markup::MARKED.into_iter().filter_map(Markup::format).map(|format| format.word)
+/// Returns the words of the formats, separated by commas.
+pub fn format_words() -> String {
+    Markup::words().collect::<Vec<_>>().join(", ")
 }
 
 const QUALIFIERS: [&str; 5] = ["copy", "nocopy", "node", "raw", "pattern"];
@@ -180,7 +182,7 @@ impl Choice {
 
     fn apply_word(&mut self, item: &[u8]) -> Result<(), ChoiceError> {
         let (word, value) = split(item);
-        let words: Vec<&'static str> = WORDS.into_iter().chain(format_words()).collect();
+        let words: Vec<&'static str> = WORDS.into_iter().chain(Markup::words()).collect();
         let word = resolve(&word, &words)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
         if let Some(markup) = Markup::named(word) {
             return self.mark_up(markup, parse_bool(word, value)?);
@@ -200,9 +202,9 @@ impl Choice {
 
     fn mark_up(&mut self, markup: Markup, wanted: bool) -> Result<(), ChoiceError> {
         if let (true, Some(first), Some(second)) =
-            (wanted && self.markup != markup, self.markup.format(), markup.format())
+            (wanted && self.markup != markup, self.markup.word(), markup.word())
         {
-            return Err(ChoiceError::Both(first.word, second.word));
+            return Err(ChoiceError::Both(first, second));
         }
         if wanted {
             self.markup = markup;
@@ -238,8 +240,9 @@ impl Choice {
         if qualifiers.copy && qualifiers.nocopy {
             return Err(ChoiceError::Both(":copy", ":nocopy"));
         }
-        if let Some(tag) = self.tags().next().filter(|_| self.markup.is_complete()) {
-            return Err(ChoiceError::InJson(tag));
+        let complete = self.markup.word().filter(|_| self.markup.is_complete());
+        if let (Some(tag), Some(format)) = (self.tags().next(), complete) {
+            return Err(ChoiceError::InFormat(tag, format));
         }
         self.copy = qualifiers.copy;
         self.files = match self.files {

@@ -54,7 +54,17 @@ impl Markup {
 
     /// Returns the format with this word in `--output`.
     pub(crate) fn named(word: &str) -> Option<Markup> {
-        Markup::MARKED.into_iter().find(|markup| markup.format().is_some_and(|format| format.word == word))
+        Markup::MARKED.into_iter().find(|markup| markup.word() == Some(word))
+    }
+
+    /// Returns the words of all formats.
+    pub(crate) fn words() -> impl Iterator<Item = &'static str> {
+        Markup::MARKED.into_iter().filter_map(Markup::word)
+    }
+
+    /// Returns its word in `--output`; `None` for plain text.
+    pub fn word(self) -> Option<&'static str> {
+        self.format().map(|format| format.word)
     }
 
     /// Returns the format; `None` for plain text.
