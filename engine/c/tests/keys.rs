@@ -25,7 +25,7 @@ fn c_types(types: &[ValueType]) -> &'static [&'static str] {
         [ValueType::Bool, ValueType::Process] => &["bool or proc"],
         [ValueType::Number] => &["uint16", "uint32", "uint64", "int", "int32", "pid", "rank", "time"],
         [ValueType::Number, ValueType::Process] => &["rank or proc"],
-        [ValueType::Text] => &["string", "byte object or string"],
+        [ValueType::Text | ValueType::Names] => &["string", "byte object or string"],
         [ValueType::Process] => &["proc"],
         [ValueType::Status] | [ValueType::Status, ValueType::Jobs] => &["status"],
         [ValueType::Channel] => &["channel"],

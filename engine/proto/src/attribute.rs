@@ -153,7 +153,7 @@ impl Attribute {
             Some(ValueType::Bool) => PMIX_BOOL,
             Some(ValueType::Number) if *self.range.end() <= u32::MAX.into() => PMIX_UINT32,
             Some(ValueType::Number) => PMIX_UINT64,
-            Some(ValueType::Text) => PMIX_STRING,
+            Some(ValueType::Text | ValueType::Names) => PMIX_STRING,
             Some(ValueType::Process) => PMIX_PROC,
             Some(ValueType::Status) => PMIX_STATUS,
             Some(ValueType::Channel) => PMIX_IOF_CHANNEL,
@@ -186,6 +186,8 @@ with_texts! {
         Text = "text",
         /// A process.
         Process = "process",
+        /// Names in a text, separated by commas.
+        Names = "list of names",
         /// The fields of an email.
         Email = "fields of an email",
         /// A status.

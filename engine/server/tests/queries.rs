@@ -427,6 +427,7 @@ fn each_query_key_of_the_table_has_its_type_and_only_queues_need_a_host() {
     for attribute in attribute::at(Place::Query) {
         let kind =
             match own(&engine, vec![Query::new([attribute.key])]).map(|mut all| all.found.remove(0).value) {
+                Ok(Value::Text(_)) if attribute.types == [ValueType::Names] => ValueType::Names,
                 Ok(Value::Text(_)) => ValueType::Text,
                 Ok(Value::Status(_)) => ValueType::Status,
                 Ok(Value::Procs(_)) => ValueType::Processes,

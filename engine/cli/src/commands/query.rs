@@ -5,7 +5,7 @@ use std::io;
 
 use clap::Args;
 use iof_engine::log_channel_name;
-use iof_proto::attribute::{self, Attribute, Place};
+use iof_proto::attribute::{self, Attribute, Place, ValueType};
 use iof_proto::names::{is_invisible, sanitize};
 use iof_proto::query::key;
 use iof_proto::{
@@ -31,16 +31,14 @@ const SHORT_NAMES: [(&str, &str); 3] = [
 
 #[derive(Args)]
 #[command(
-    after_help = "Keys: namespaces (the names of the running jobs), procs (the process table), stats (counters and readers of \
-                  each stream); or a PMIx attribute: NAMESPACES, JOB_STATUS, NAMESPACE_INFO, PROC_TABLE, \
-                  LOCAL_PROC_TABLE, QUEUE_LIST, QUEUE_STATUS, LOG_CHANNELS, SPAWN_SUPPORT, DEBUG_SUPPORT, ATTRIBUTE_SUPPORT, \
-                  NUM_PSETS, PSET_NAMES, GROUP_NAMES, \
-                  PMIX_LOCAL_PROCS, PMIX_LOCAL_PEERS, PMIX_JOB_SIZE, PMIX_UNIV_SIZE. PMIX_QUERY_ may precede \
+    after_help = format!("Keys: namespaces (the names of the running jobs), procs (the process table), stats (counters and readers of \
+                  each stream); or an attribute: {}. PMIX_QUERY_ may precede \
                   the name of an attribute. The attribute's string, such as pmix.qry.jst, is accepted, too. The \
                   launcher that embeds the engine may support further keys.\n\n\
                   Columns of stats, in bytes: PRODUCED, read from the rank; CACHED, in the cache; DROPPED, dropped \
                   on arrival because the cache was full; LAG, not read yet by that reader. GEN is the number of the \
-                  stream's ring, from 0; STATE is open or, after the last byte, complete."
+                  stream's ring, from 0; STATE is open or, after the last byte, complete.",
+                  attribute::at(Place::Query).map(long_name).collect::<Vec<_>>().join(", "))
 )]
 pub struct QueryArgs {
     /// Keys to query
@@ -157,7 +155,7 @@ fn long_name(row: &Attribute) -> &'static str {
 
 /// Returns `true` if the text value of `key` is a comma-separated list.
 fn is_list(key: &str) -> bool {
-    [key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_LOG_CHANNELS].contains(&key)
+    attribute::find(key).is_some_and(|row| row.types == [ValueType::Names])
 }
 
 /// Returns the entries of a list. Channels have the names that `iof log` accepts.

@@ -4,7 +4,7 @@ attributes! {
     /// The names of the running jobs, separated by commas (RFC0001).
     ///
     /// Query (string): the names of the running jobs, separated by commas.
-    PMIX_QUERY_NAMESPACES = "pmix.qry.ns": Text, at Query;
+    PMIX_QUERY_NAMESPACES = "pmix.qry.ns": Names, at Query;
     /// The status of the job that the qualifier `PMIX_NSPACE` names, or of the only job (RFC0001).
     /// The status is `PMIX_EVENT_JOB_START` while the job runs. Afterwards it is
     /// `PMIX_EVENT_JOB_END` if no process failed, `PMIX_ERR_JOB_ABORTED_BY_SIG` if a signal ended
@@ -20,7 +20,7 @@ attributes! {
     /// The scheduler's queues, separated by commas (RFC0001). Answered by the host.
     ///
     /// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
-    PMIX_QUERY_QUEUE_LIST = "pmix.qry.qlst": Text, at Query;
+    PMIX_QUERY_QUEUE_LIST = "pmix.qry.qlst": Names, at Query;
     /// The status of the scheduler's queue that the qualifier `pmix.alloc.queue` names (RFC0001).
     /// Answered by the host.
     ///
@@ -67,22 +67,22 @@ attributes! {
     /// The names of process sets, separated by commas. The engine defines none; the host may.
     ///
     /// Query (string): the names of process sets, separated by commas. The engine defines none.
-    PMIX_QUERY_PSET_NAMES = "pmix.qry.psets": Text, at Query;
+    PMIX_QUERY_PSET_NAMES = "pmix.qry.psets": Names, at Query;
     /// The names of process groups, separated by commas. Ranks construct them.
     ///
     /// Query (string): the names of process groups, separated by commas. Ranks construct them.
-    PMIX_QUERY_GROUP_NAMES = "pmix.qry.pgrp": Text, at Query;
+    PMIX_QUERY_GROUP_NAMES = "pmix.qry.pgrp": Names, at Query;
     /// The attributes that every spawn honours, separated by commas, if the host grants jobs.
     ///
     /// Query (string): the attributes that every spawn honours, separated by commas, if the launcher
     /// grants jobs. It may add some (IOF_HOST_QUERIES).
-    PMIX_QUERY_SPAWN_SUPPORT = "pmix.qry.spawn": Text, at Query;
+    PMIX_QUERY_SPAWN_SUPPORT = "pmix.qry.spawn": Names, at Query;
     /// The attributes with which tools debug processes, separated by commas: none, except for tools of
     /// libpmix.
     ///
     /// Query (string): the attributes with which tools debug processes, separated by commas. The
     /// library has none; the launcher may add some (IOF_HOST_QUERIES).
-    PMIX_QUERY_DEBUG_SUPPORT = "pmix.qry.debug": Text, at Query;
+    PMIX_QUERY_DEBUG_SUPPORT = "pmix.qry.debug": Names, at Query;
     /// The jobs that the qualifiers name, or all.
     ///
     /// Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose
@@ -92,7 +92,7 @@ attributes! {
     /// The channels that a message can be logged to, as keys separated by commas (RFC0032).
     ///
     /// Query (string): the channels that messages can be logged to, separated by commas (RFC0032).
-    PMIX_QUERY_LOG_CHANNELS = "pmix.qry.lchans": Text, at Query;
+    PMIX_QUERY_LOG_CHANNELS = "pmix.qry.lchans": Names, at Query;
     /// The attributes that each operation supports.
     ///
     /// Query (array of infos): the attributes that each function supports. Each info has the name
