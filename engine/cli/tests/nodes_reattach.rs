@@ -489,7 +489,7 @@ fn reattach_is_refused_where_it_cannot_work() {
     let site = Site::new();
     let directory = site.path().to_str().unwrap();
     for (rsh, directory, reason) in [
-        ("/usr/bin/srun -w %h sh -c", directory, "over srun: a step of Slurm ends with its srun"),
+        ("/usr/bin/srun -w %h sh -c", directory, "over srun: the agent of a node ends with its srun"),
         (
             "sh -c",
             "none",

@@ -20,8 +20,39 @@ use nix::unistd::pipe2;
 /// of OpenSSH. A terminal that a configuration of the user asks for would change the bytes (-T).
 pub const SSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=15 -o Ciphers=^aes128-gcm@openssh.com %h";
 
-/// The same inside an allocation of Slurm. The process may use all processors of its node.
-pub const SRUN: &str = "srun -N1 -n1 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
+/// The same for a step of Slurm. The process may use all processors of its node.
+const SRUN: &str = "srun -N1 -n1 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
+
+/// A resource manager, with the carrier for the nodes that it allocates.
+#[derive(Debug)]
+pub struct Site {
+    /// The variable with the nodes, which it sets in its allocations.
+    pub variable: &'static str,
+    /// The form of the variable.
+    pub nodes: NodeList,
+    /// The command.
+    pub template: &'static str,
+    /// Whether an agent ends with the command that has started it.
+    pub ends_agents: bool,
+}
+
+/// The form in which a variable has nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeList {
+    /// Slurm's list, such as `n[1-3]`. Further variables of Slurm have the slots.
+    Slurm,
+    /// The path of a file with a node in each line.
+    File,
+    /// Nodes with their slots, such as `a 4 b 2`.
+    Slots,
+}
+
+/// The resource managers.
+pub const SITES: [Site; 3] = [
+    Site { variable: "SLURM_JOB_NODELIST", nodes: NodeList::Slurm, template: SRUN, ends_agents: true },
+    Site { variable: "PBS_NODEFILE", nodes: NodeList::File, template: SSH, ends_agents: false },
+    Site { variable: "LSB_MCPU_HOSTS", nodes: NodeList::Slots, template: SSH, ends_agents: false },
+];
 
 /// The number of agents that a process starts, or reaches again, at the same time over one server.
 /// OpenSSH refuses more than ten (MaxStartups in sshd_config(5)), which counts for jump hosts.
@@ -87,9 +118,11 @@ impl Template {
         if self.0.iter().any(jumps) { MAX_STARTS } else { STARTS }
     }
 
-    /// Returns whether the command is srun, by its name.
-    pub fn is_srun(&self) -> bool {
-        self.0.first().is_some_and(|program| program.rsplit('/').next() == Some("srun"))
+    /// Returns the name of the command if agents end with it.
+    pub fn ends_agents(&self) -> Option<&str> {
+        let name = self.0.first()?.rsplit('/').next()?;
+        let ends = |site: &Site| site.ends_agents && site.template.split(' ').next() == Some(name);
+        SITES.iter().any(ends).then_some(name)
     }
 
     /// Starts an agent, or a link to one, on `host`. Its command is one word, which ssh(1) and `sh -c`

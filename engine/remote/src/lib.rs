@@ -88,7 +88,7 @@ pub use agent::{
     Agent, AgentError, AgentExit, AgentHooks, AgentStop, FileWriter, FilesEnd, LinkError, StartRefusal,
     agent, link,
 };
-pub use carrier::{EmptyTemplate, MAX_STARTS, SRUN, SSH, Template, shell_word};
+pub use carrier::{EmptyTemplate, MAX_STARTS, NodeList, SITES, SSH, Site, Template, shell_word};
 pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};

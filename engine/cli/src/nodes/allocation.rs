@@ -5,7 +5,7 @@ use std::path::Path;
 use super::hostfile;
 use super::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, slots};
 use crate::error::shown;
-use iof_remote::{SRUN, SSH};
+use iof_remote::{NodeList, SITES, SSH, Site};
 
 /// The largest number of pairs of brackets in one part of a list.
 const MAX_BRACKETS: usize = 8;
@@ -16,68 +16,70 @@ const MAX_DIGITS: usize = 19;
 /// The step in which salloc(1) runs a shell if the site starts that on a node of the allocation.
 const INTERACTIVE_STEP: &str = "4294967290";
 
-/// The hosts of an allocation.
+/// The hosts of a job.
 #[derive(Debug)]
-pub struct Allocation {
+pub struct ChosenHosts {
     pub hosts: Hosts,
-    /// The command that starts processes on its nodes.
+    /// The command that starts processes on them, by default.
     pub rsh: &'static str,
 }
 
-/// The variable that has the names of the nodes of an allocation of Slurm.
-const SLURM_NODES: &str = "SLURM_JOB_NODELIST";
-
-/// Returns the command that starts processes on these hosts: srun(1) if all are in the allocation
-/// of Slurm in which this process runs, otherwise ssh(1). `variable` returns the value of a
-/// variable.
-pub fn command_for(hosts: &Hosts, variable: impl Fn(&str) -> Option<String>) -> &'static str {
-    let nodes = variable(SLURM_NODES).and_then(|nodes| slurm(&nodes, None).ok());
-    let is_inside = |nodes: Hosts| hosts.names().all(|name| nodes.contains(name));
-    if nodes.is_some_and(is_inside) { SRUN } else { SSH }
+/// Returns the manager of the allocation in which this process runs, with the value of its variable.
+pub fn site(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static Site, String)> {
+    SITES.iter().find_map(|site| Some((site, variable(site.variable)?)))
 }
 
-/// Returns whether this process runs in an allocation.
-pub fn is_inside(variable: impl Fn(&str) -> Option<String>) -> bool {
-    [SLURM_NODES, "PBS_NODEFILE", "LSB_MCPU_HOSTS"].iter().any(|name| variable(name).is_some())
-}
-
-/// Returns the allocation of more than one node in which this process runs, unless it is a rank.
-/// `variable` returns the value of a variable.
-///
-/// # Errors
-/// A variable can't be read.
-pub fn find(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Allocation>, String> {
-    // A rank of a job is one of many, which do not share one further job.
-    if variable("IOF_RANK").is_some() {
-        return Ok(None);
+/// Reads the nodes of an allocation. `counts` are the slots of those of Slurm.
+fn read(site: &Site, nodes: &str, counts: Option<(&str, String)>) -> Result<Hosts, String> {
+    match site.nodes {
+        NodeList::Slurm => slurm(site.variable, nodes, counts),
+        NodeList::File => hostfile::read(Path::new(nodes), site.variable),
+        NodeList::Slots => slots_of(site.variable, nodes),
     }
-    let found = if let Some(nodes) = variable(SLURM_NODES) {
-        // A process of a step is one of many, which do not share one job.
-        if variable("SLURM_STEP_ID").is_some_and(|step| step != INTERACTIVE_STEP) {
+}
+
+impl ChosenHosts {
+    /// Returns these hosts, with the command of the allocation in which this process runs if all are in
+    /// it, otherwise ssh(1). `variable` returns the value of a variable.
+    pub fn new(hosts: Hosts, variable: impl Fn(&str) -> Option<String>) -> ChosenHosts {
+        let has_all = |nodes: Hosts| hosts.names().all(|name| nodes.contains(name));
+        let site = site(variable).filter(|(site, nodes)| read(site, nodes, None).is_ok_and(has_all));
+        ChosenHosts { rsh: site.map_or(SSH, |(site, _)| site.template), hosts }
+    }
+
+    /// Returns the hosts of the allocation of more than one node in which this process runs, unless it is
+    /// a rank. `variable` returns the value of a variable.
+    ///
+    /// # Errors
+    /// A variable can't be read.
+    pub fn find(variable: impl Fn(&str) -> Option<String>) -> Result<Option<ChosenHosts>, String> {
+        // A rank of a job is one of many, which do not share one further job.
+        if variable("IOF_RANK").is_some() {
             return Ok(None);
         }
-        // Whatever else a job on one node has, it runs there.
-        if !nodes.contains([',', '[']) {
-            return Ok(None);
+        let Some((site, nodes)) = site(&variable) else { return Ok(None) };
+        let mut counts = None;
+        if site.nodes == NodeList::Slurm {
+            // A process of a step is one of many, which do not share one job. Whatever else a job on one
+            // node has, it runs there.
+            let is_in_step = variable("SLURM_STEP_ID").is_some_and(|step| step != INTERACTIVE_STEP);
+            if is_in_step || !nodes.contains([',', '[']) {
+                return Ok(None);
+            }
+            let names = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"];
+            counts = names.into_iter().find_map(|name| Some((name, variable(name)?)));
         }
-        let names = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"];
-        let counts = names.into_iter().find_map(|name| Some((name, variable(name)?)));
-        Some((SLURM_NODES, slurm(&nodes, counts), SRUN))
-    } else if let Some(path) = variable("PBS_NODEFILE") {
-        Some(("PBS_NODEFILE", hostfile::read(Path::new(&path), "PBS_NODEFILE"), SSH))
-    } else {
-        variable("LSB_MCPU_HOSTS").map(|text| ("LSB_MCPU_HOSTS", lsf(&text), SSH))
-    };
-    let Some((source, hosts, rsh)) = found else { return Ok(None) };
-    let hosts = hosts.map_err(|error| {
-        let error = if error.starts_with(source) { error } else { format!("{source}: {error}") };
-        format!("{error}; write --hosts with the nodes, or --hosts localhost:N for N ranks on this node")
-    })?;
-    Ok((hosts.len() > 1).then_some(Allocation { hosts, rsh }))
+        let hosts = read(site, &nodes, counts).map_err(|error| {
+            let source = site.variable;
+            let error = if error.starts_with(source) { error } else { format!("{source}: {error}") };
+            format!("{error}; write --hosts with the nodes, or --hosts localhost:N for N ranks on this node")
+        })?;
+        Ok((hosts.len() > 1).then_some(ChosenHosts { hosts, rsh: site.template }))
+    }
 }
 
 /// Parses Slurm's list of nodes and its numbers of tasks, such as `n[1-3]` and `2(x2),1`.
-fn slurm(nodes: &str, counts: Option<(&str, String)>) -> Result<Hosts, String> {
+fn slurm(source: &'static str, nodes: &str, counts: Option<(&str, String)>) -> Result<Hosts, String> {
     let names = expand(nodes)?;
     let counts = match counts {
         Some((name, text)) => {
@@ -87,7 +89,7 @@ fn slurm(nodes: &str, counts: Option<(&str, String)>) -> Result<Hosts, String> {
         }
         None => vec![1; names.len()],
     };
-    let mut hosts = Hosts::new(SLURM_NODES);
+    let mut hosts = Hosts::new(source);
     names.iter().zip(counts).try_for_each(|(name, slots)| hosts.add(name, slots))?;
     Ok(hosts)
 }
@@ -109,8 +111,8 @@ fn repeated(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Parses pairs of a host and its number of slots, such as `a 4 b 2`.
-fn lsf(text: &str) -> Result<Hosts, String> {
-    let mut hosts = Hosts::new("LSB_MCPU_HOSTS");
+fn slots_of(source: &'static str, text: &str) -> Result<Hosts, String> {
+    let mut hosts = Hosts::new(source);
     let mut words = text.split_whitespace();
     while let Some(name) = words.next() {
         let slots = words.next().and_then(slots);
@@ -189,13 +191,13 @@ mod tests {
     use super::*;
     use crate::nodes::hosts::MapBy;
 
-    fn find_in(variables: &[(&str, &str)]) -> Result<Option<Allocation>, String> {
+    fn find_in(variables: &[(&str, &str)]) -> Result<Option<ChosenHosts>, String> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();
-        find(|name| variables.get(name).map(|value| (*value).to_owned()))
+        ChosenHosts::find(|name| variables.get(name).map(|value| (*value).to_owned()))
     }
 
     /// Returns the hosts with their slots.
-    fn hosts(allocation: Result<Option<Allocation>, String>) -> Vec<(String, usize)> {
+    fn hosts(allocation: Result<Option<ChosenHosts>, String>) -> Vec<(String, usize)> {
         let hosts = allocation.unwrap().unwrap().hosts;
         let all = (1..).map_while(|count| hosts.place(count, MapBy::Slot).ok()).last().unwrap();
         all.into_iter().map(|node| (node.host, node.ranks.len())).collect()
@@ -203,12 +205,15 @@ mod tests {
 
     #[test]
     fn srun_starts_agents_on_nodes_of_its_allocation_and_ssh_all_others() {
+        let [Site { variable, template, .. }, ..] = SITES;
         let command = |hosts: &str| {
-            command_for(&hosts.parse().unwrap(), |name| (name == SLURM_NODES).then(|| "n[1-3]".into()))
+            let value = |name: &str| (name == variable).then(|| "n[1-3]".into());
+            ChosenHosts::new(hosts.parse().unwrap(), value).rsh
         };
-        assert_eq!(command("n1,n3:4"), SRUN);
+        assert_eq!(command("n1,n3:4"), template);
+        assert!(template.starts_with("srun "));
         assert_eq!(command("n1,n4"), SSH);
-        assert_eq!(command_for(&"n1".parse().unwrap(), |_| None), SSH);
+        assert_eq!(ChosenHosts::new("n1".parse().unwrap(), |_| None).rsh, SSH);
     }
 
     #[test]
@@ -259,7 +264,7 @@ mod tests {
         let job = [("SLURM_JOB_NODELIST", "n[1-3]"), ("SLURM_TASKS_PER_NODE", "2(x2),1")];
         let expected = [("n1".into(), 2), ("n2".into(), 2), ("n3".into(), 1)];
         assert_eq!(hosts(find_in(&job)), expected);
-        assert_eq!(find_in(&job).unwrap().unwrap().rsh, SRUN);
+        assert_eq!(find_in(&job).unwrap().unwrap().rsh, SITES[0].template);
         let step = |id| find_in(&[job[0], job[1], ("SLURM_STEP_ID", id)]);
         assert!(step("0").unwrap().is_none());
         assert_eq!(hosts(step(INTERACTIVE_STEP)), expected);

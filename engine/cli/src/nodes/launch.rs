@@ -22,16 +22,11 @@ use crate::terminal::message::print_message;
 /// Refuses options that do not work with several nodes, each by its name.
 pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
     if args.nodes.reattach_limit().is_some() {
-        let reasons = [
-            (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),
-            (
-                args.rendezvous() == Rendezvous::None,
-                "with --rendezvous-dir none",
-                "a new connection finds the node's agent by a socket in that directory",
-            ),
-        ];
-        if let Some((_, place, reason)) = reasons.into_iter().find(|(is_given, ..)| *is_given) {
-            return Err(Failure::Usage(format!("--reattach does not work {place}: {reason}; leave one out")));
+        let over = |program| format!("over {program}: the agent of a node ends with its {program}");
+        let hidden = "with --rendezvous-dir none: a new connection finds the node's agent by a socket in that directory";
+        let hidden = (args.rendezvous() == Rendezvous::None).then(|| hidden.into());
+        if let Some(place) = template.ends_agents().map(over).or(hidden) {
+            return Err(Failure::Usage(format!("--reattach does not work {place}; leave one out")));
         }
     }
     let refused = [

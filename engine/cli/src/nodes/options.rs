@@ -8,8 +8,9 @@ use std::{env, io};
 use clap::Args;
 use iof_remote::{Carriers, EmptyTemplate, Launch, Node, Template, shell_word};
 
+use super::allocation::{ChosenHosts, site};
+use super::hostfile;
 use super::hosts::{Hosts, MapBy, is_here};
-use super::{allocation, hostfile};
 use crate::error::Failure;
 use crate::options::values::{duration, timeout};
 
@@ -58,8 +59,9 @@ pub struct NodeArgs {
     /// Start processes on nodes by this command
     ///
     /// %h stands for the host. A shell command is appended as the last word. The words are
-    /// separated by spaces. The default is srun if all nodes are in the allocation of Slurm in
-    /// which iof runs, and otherwise ssh, without a terminal and without questions for passwords.
+    /// separated by spaces. The default is that of the resource manager in whose allocation all nodes
+    /// are, which is srun for Slurm, and otherwise ssh, without a terminal and without questions for
+    /// passwords.
     #[arg(long, help_heading = "Node options", value_name = "TEMPLATE")]
     rsh: Option<String>,
 
@@ -144,16 +146,10 @@ impl NodeArgs {
                 .map(|value| value.to_string_lossy().into_owned())
         };
         let found = match self.listed()? {
-            Some(hosts) => {
-                let command = allocation::command_for(&hosts, variable);
-                Some((hosts, command))
-            }
-            None => {
-                let found = allocation::find(variable).map_err(Failure::Usage)?;
-                found.map(|allocation| (allocation.hosts, allocation.rsh))
-            }
+            Some(hosts) => Some(ChosenHosts::new(hosts, variable)),
+            None => ChosenHosts::find(variable).map_err(Failure::Usage)?,
         };
-        let Some((mut hosts, default)) = found else {
+        let Some(ChosenHosts { mut hosts, rsh: default }) = found else {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
@@ -164,7 +160,7 @@ impl NodeArgs {
             ];
             let option = given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
             return match option {
-                Some(option) if !allocation::is_inside(variable) => {
+                Some(option) if site(variable).is_none() => {
                     Err(Failure::Usage(format!("{option} needs nodes: write --hosts or --hostfile")))
                 }
                 _ => Ok(None),
