@@ -26,7 +26,6 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         Failure::usage(format!("the present directory cannot be found ({error}): change to another one"))
     })?;
     for app in &mut apps {
-        app.merge_stderr = args.merge_at_source;
         app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
     }
     let mut spawn = Spawn::new(spec(args, apps)?);

@@ -44,8 +44,7 @@ impl<'a> Plan<'a> {
     /// Checks the options.
     pub fn new(args: &'a RunArgs) -> Result<Plan<'a>, Failure> {
         let began = Instant::now();
-        let mut apps = apps(&args.app)?;
-        apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
+        let apps = apps(&args.app)?;
         let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
         let nodes = args.nodes.choose(nprocs)?;
         let slots = args.nodes.slots()?;
@@ -83,7 +82,8 @@ impl<'a> Plan<'a> {
 
 /// Returns the job, without its stdin and ptys. If the user has not named it, it has the same name in
 /// each run of a program, so that files have the same names.
-pub(super) fn spec(args: &RunArgs, apps: Vec<App>) -> Result<JobSpec, Failure> {
+pub(super) fn spec(args: &RunArgs, mut apps: Vec<App>) -> Result<JobSpec, Failure> {
+    apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
     let of_program = || apps.first().and_then(|app| name::of_program(Path::new(&app.program)));
     let nspace = match args.nspace.clone().or_else(of_program) {
         Some(nspace) => nspace,
