@@ -27,12 +27,13 @@
 //! Slurm's `srun` keeps what a task has written until a newline or 1,024 bytes follow; an end of an
 //! edge therefore pads what it writes.
 
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, JOB_VERSION, Rank};
 
 use crate::limits::{MAX_CONTROL, MAX_RECORD};
 
-/// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 14;
+/// The version of the frames. Both ends of an edge have the same. It rises with each of its parts: that of
+/// the frames and of what they contain, to which each change adds 1, and that of jobs.
+pub const VERSION: u32 = 12 + JOB_VERSION;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;

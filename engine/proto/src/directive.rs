@@ -42,6 +42,9 @@ impl DirectiveLevel {
     }
 }
 
+/// The version of [`Directives`], to which each change of them adds 1.
+pub const DIRECTIVES_VERSION: u32 = 1;
+
 /// The typed value of a list of directives. An optional field is `None` if the list does not set
 /// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

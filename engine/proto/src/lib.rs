@@ -54,7 +54,7 @@ pub use elsewhere::{NodeStream, StreamPull};
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{Interaction, Policy};
-pub use job::job_spec::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi};
+pub use job::job_spec::{App, Binding, DEFAULT_KILL_WAIT, JOB_VERSION, JobSpec, KillOnBadExit, Mpi};
 pub use job::process::{ProcessGroup, Pty, Stdin, WindowSize};
 pub use job::spawn::Spawn;
 pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::info::Info;
+use crate::job::job_spec::JOB_VERSION;
 use crate::job::spawn::Spawn;
 use crate::limits::{
     Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, check_limit,
@@ -26,7 +27,10 @@ use crate::requests::query::{Answer, Query};
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.
-pub const PROTOCOL_VERSION: u32 = 11;
+///
+/// A sum rises with each of its parts: with that of the messages, to which each change of them adds 1, and
+/// with that of the jobs that they contain.
+pub const PROTOCOL_VERSION: u32 = 9 + JOB_VERSION;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///

@@ -8,10 +8,13 @@ use std::time::Duration;
 use iof_shm_ring::Interaction;
 use serde::{Deserialize, Serialize};
 
-use crate::directive::Directives;
+use crate::directive::{DIRECTIVES_VERSION, Directives};
 use crate::job::path;
 use crate::job::process::{ProcessGroup, Pty, Stdin};
 use crate::names::{Nspace, Proc, Rank};
+
+/// The version of [`JobSpec`], to which each change of it or of a type in it adds 1.
+pub const JOB_VERSION: u32 = 1 + DIRECTIVES_VERSION;
 
 /// Default of [`JobSpec::kill_wait`]: 2 seconds.
 pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
