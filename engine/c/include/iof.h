@@ -1977,10 +1977,11 @@ extern "C" {
 // applies: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
 // IOF_CONNECT_SYSTEM_FIRST.
 //
-// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
-// IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
-// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS, IOF_NOHUP, and the
-// attributes of output (iof_IOF_pull), for registrations without a callback.
+// Infos: IOF_EXTERNAL_PROGRESS, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_URI,
+// IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM, IOF_CONNECT_SYSTEM_FIRST,
+// IOF_TOOL_NSPACE, IOF_TOOL_RANK, IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_NOHUP,
+// and the attributes of output (iof_IOF_pull). Those of output apply to registrations without a
+// callback.
 //
 // If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
 // or written, for the rest of the process.
@@ -2098,16 +2099,17 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 // is called for the first time.
 //
 // Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG,
-// IOF_IOF_COPY, IOF_IOF_REDIRECT, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_COPY,
+// IOF_IOF_REDIRECT, IOF_NO_BACKLOG, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
 // IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
 // IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
-// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and
-// their older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
-// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a
-// file and a directory are given, or a pattern has an unknown placeholder; IOF_ERR_NOT_SUPPORTED
-// if channel contains stdin, as IOF_FWD_ALL_CHANNELS does; IOF_ERR_NO_PERMISSIONS or another error
-// if the launcher denies the output.
+// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT,
+// IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE,
+// IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY.
+//
+// Errors: IOF_ERR_BAD_PARAM if a file and a directory are given, or a pattern has an unknown
+// placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
+// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,
                           const struct iof_info_t *directives,
@@ -2149,13 +2151,14 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // with IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
 // thread pushes what it has read, and closes the stdin of its targets.
 //
-// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
-// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
-// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
-// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
-// not a pipe of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is
-// closed or close-on-exec, or if bo contains bytes as well; IOF_ERR_RESOURCE_BUSY if it is being
-// pushed already. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
+// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_NEWEST, IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN,
+// IOF_PARTIAL. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is given.
+//
+// Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not exist;
+// IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is not a pipe
+// of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is closed or
+// close-on-exec, or if bo contains bytes as well; IOF_ERR_RESOURCE_BUSY if it is being pushed
+// already. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
 // IOF_ERR_IOF_FAILURE if none did.
 iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           size_t ntargets,
@@ -2386,12 +2389,13 @@ const char *iof_Get_attribute_name(const char *attrstring);
 // the infos specify otherwise. The module is copied; NULL is the same as a module without
 // callbacks.
 //
-// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT,
-// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_GATEWAY, IOF_HOST_DIRECTIVES,
-// IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_LOG_ORDER, IOF_LOG_ONCE, IOF_IOF_CACHE_SIZE,
-// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND, and the
-// attributes of output (iof_IOF_pull), for all jobs and for registrations without a callback.
+// Infos: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE,
+// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_SERVER_GATEWAY, IOF_LOG_ONCE,
+// IOF_EXTERNAL_PROGRESS, IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT,
+// IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_DROP_NONE, IOF_BACKEND,
+// IOF_HOST_DIRECTIVES, IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_GATEWAY, IOF_LOG_ORDER, and
+// the attributes of output (iof_IOF_pull). Those of output apply to all jobs, and to registrations
+// without a callback.
 //
 // If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
 // or written, for the rest of the process.
@@ -2418,8 +2422,9 @@ const char *iof_server_uri(void);
 // engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
 // bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
 // which may be NULL, is called on the engine's thread when the bytes are in the cache or were
-// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_BROKEN,
-// IOF_OFFSET, IOF_READ_TIME.
+// dropped. Does not block.
+//
+// Infos: IOF_IOF_COMPLETE, IOF_READ_TIME, IOF_OFFSET, IOF_BROKEN.
 //
 // Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 // stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
@@ -2468,16 +2473,17 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // callbacks. Until it returns, the other functions for servers return IOF_ERR_NOT_FOUND for the
 // job.
 //
-// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_FWD_STDIN,
-// IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE,
-// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME,
-// IOF_BUFFERING_TIME_US, IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull).
-// With files or IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program
-// has not called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
+// Infos of the job: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_SRV_REQ,
+// IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_NSPACE, IOF_STDIN_TGT,
+// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_NOHUP,
+// IOF_IOF_INHERIT, and the attributes of output (iof_IOF_pull). Without IOF_NSPACE the library
+// chooses a name. With files or IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job
+// although the program has not called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK
+// in a callback.
 //
-// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
+// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_FWD_STDIN,
+// IOF_STDIN_TGT, IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
 // the job take precedence.
 //
 // Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
@@ -2572,11 +2578,12 @@ iof_status_t iof_server_forget(const char *nspace);
 // (iof_IOF_pull), as the infos about its cache specify. The job then ends with its parent: the job of
 // the rank that the caller descends from, otherwise the caller.
 //
-// Infos of the job: IOF_NSPACE (by default a name of its own), IOF_STDIN_TGT, IOF_GRACE, IOF_MPI,
-// IOF_NOHUP, IOF_PARENT_ID, IOF_WDIR, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
-// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US. Those of a program are as for
-// iof_server_spawn. Any other info is refused, also if it is not required.
+// Infos of the job: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_SRV_REQ,
+// IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_NSPACE, IOF_STDIN_TGT,
+// IOF_GRACE, IOF_MPI, IOF_NOHUP, IOF_PARENT_ID, IOF_WDIR. Without IOF_NSPACE it has a name of its
+// own. Those of a program are as for iof_server_spawn. Any other info is refused, also if it is
+// not required.
 //
 // Errors, after which no process of the job runs; iof_last_error returns the reason, with the rank and
 // the error of the system: IOF_ERR_NOT_SUPPORTED if an info or the launcher refuses it;

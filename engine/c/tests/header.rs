@@ -8,18 +8,23 @@ use std::fs;
 use std::path::Path;
 
 use iof_c::{NUMBERS, iof_Data_type_string, iof_Error_string, iof_Proc_state_string, iof_Scope_string};
-use iof_proto::attribute::{self, Place};
+use iof_proto::attribute::{self, Attribute, Place};
 use iof_proto::status::STATUSES;
 use iof_testing::compiler::{compiler, pmix_flags, run};
 
-/// Returns the constant whose name in Rust is `name`.
-fn define(name: &str, value: impl Display) -> String {
+/// Returns the name in C of a constant whose name in Rust is `name`.
+fn c_name(name: &str) -> String {
     let name = name.strip_prefix("PMIX_").or_else(|| name.strip_prefix("IOF_")).unwrap_or(name);
-    format!("#define IOF_{name} {value}\n")
+    format!("IOF_{name}")
 }
 
-/// Returns a constant with its comment, in lines of at most 99 columns.
-fn documented(text: &str, define: &str) -> String {
+/// Returns the constant whose name in Rust is `name`.
+fn define(name: &str, value: impl Display) -> String {
+    format!("#define {} {value}\n", c_name(name))
+}
+
+/// Returns a text as a comment, in lines of at most 99 columns.
+fn comment(text: &str) -> String {
     let mut lines = vec!["//".to_owned()];
     for word in text.split_whitespace() {
         if lines.last().unwrap().len() + 1 + word.len() > 99 {
@@ -27,7 +32,85 @@ fn documented(text: &str, define: &str) -> String {
         }
         *lines.last_mut().unwrap() += &format!(" {word}");
     }
-    format!("\n{}\n{define}", lines.join("\n"))
+    lines.join("\n")
+}
+
+/// Returns a constant with its comment.
+fn documented(text: &str, define: &str) -> String {
+    format!("\n{}\n{define}", comment(text))
+}
+
+/// The places of the table whose attributes functions honour.
+const HONOURED: [&str; 11] = [
+    "Deliver",
+    "LibraryPull",
+    "Program",
+    "Pull",
+    "Push",
+    "Server",
+    "ServerInit",
+    "ServerSpawn",
+    "Spawn",
+    "ToolInit",
+    "ToolSpawn",
+];
+
+/// The words before the place of attributes, in the documentation of a function.
+const PLACE: &str = "`Place::";
+
+/// Returns the attributes of places. Those of output follow the others; unless they are to be listed,
+/// and if they are all there, they are named together.
+fn attributes(places: &[&str], lists_output: bool) -> String {
+    let is_here = |attribute: &Attribute| {
+        attribute.places.iter().any(|place| places.contains(&format!("{place:?}").as_str()))
+    };
+    let output = attribute::TOPICS.iter().find(|topic| topic.heading.starts_with("Output")).unwrap();
+    let names = |attributes: Vec<&'static Attribute>| -> Vec<String> {
+        let define = |attribute: &Attribute| c_name(attribute.name);
+        attributes.into_iter().filter(|attribute| is_here(attribute)).map(define).collect()
+    };
+    let is_output = |attribute: &&Attribute| output.attributes.contains(attribute);
+    let mut all = names(attribute::all().filter(|attribute| !is_output(attribute)).collect());
+    let of_output = names(output.attributes.iter().collect());
+    if of_output.len() == output.attributes.len() && !lists_output {
+        all.push("and the attributes of output (iof_IOF_pull)".into());
+    } else {
+        all.extend(of_output);
+    }
+    all.join(", ")
+}
+
+/// Replaces "those of `Place::A` and `Place::B`" in comments by the attributes of these places. Panics
+/// unless all places whose attributes functions honour are named.
+fn with_attributes(header: &str) -> String {
+    let mut named = BTreeSet::new();
+    let mut text = String::new();
+    let is_text = |line: &str| line.starts_with("// ");
+    for paragraph in
+        header.split_inclusive('\n').collect::<Vec<_>>().chunk_by(|a, b| is_text(a) == is_text(b))
+    {
+        let joined = paragraph.iter().map(|line| line.trim_start_matches("// ").trim_end());
+        let joined = joined.collect::<Vec<_>>().join(" ");
+        let Some((before, rest)) = joined.split_once(&format!("those of {PLACE}")) else {
+            text.extend(paragraph.iter().copied());
+            continue;
+        };
+        let mut rest = format!("{PLACE}{rest}");
+        let mut places = Vec::new();
+        while let Some((place, after)) =
+            rest.trim_start_matches(" and ").strip_prefix(PLACE).and_then(|rest| rest.split_once('`'))
+        {
+            places.push(place.to_owned());
+            rest = after.to_owned();
+        }
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        let all = attributes(&places, places.contains(&"LibraryPull"));
+        assert!(!rest.contains(PLACE), "{joined}");
+        text += &format!("{}\n", comment(&format!("{before}{all}{rest}")));
+        named.extend(places.into_iter().map(str::to_owned));
+    }
+    assert_eq!(named, HONOURED.map(str::to_owned).into(), "the places that comments name");
+    text
 }
 
 /// Returns the constants of the tables of statuses, numbers and attributes, which cbindgen does not
@@ -79,10 +162,10 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let mut generated = Vec::new();
     builder.generate().unwrap().write(&mut generated);
     let header = root.join("include/iof.h");
+    let generated = with_attributes(&String::from_utf8(generated).unwrap());
     if std::env::var_os("IOF_BLESS").is_some() {
         fs::write(&header, &generated).unwrap();
     }
-    let generated = String::from_utf8(generated).unwrap();
     assert!(
         generated == fs::read_to_string(&header).unwrap_or_default(),
         "include/iof.h is stale: run IOF_BLESS=1 cargo test -p iof-c --test suite header"

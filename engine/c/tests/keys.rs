@@ -1,5 +1,4 @@
-//! The keys of the header, their types and the lists of keys that functions honour match the table
-//! of attributes.
+//! The keys of the header and their types match the table of attributes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,49 +62,5 @@ fn the_keys_of_the_header_are_those_of_the_table_with_their_types() {
         let types = c_types(attribute.types);
         let fits = types.iter().any(|name| head.ends_with(&format!("({name})")));
         assert!(fits || types.is_empty(), "{}: expected one of {types:?}: {doc}", attribute.name);
-    }
-}
-
-/// Stands for the attributes of output in the documentation of a function.
-const OF_OUTPUT: &str = "and the attributes of output (iof_IOF_pull)";
-
-/// Returns the attributes of output.
-fn of_output() -> BTreeSet<String> {
-    let topic = attribute::TOPICS.iter().find(|topic| topic.heading.starts_with("Output"));
-    topic.unwrap().attributes.iter().map(c_name).collect()
-}
-
-/// Returns the keys that the documentation of a function lists after `label`.
-fn listed(source: &str, function: &str, label: &str) -> BTreeSet<String> {
-    let (before, _) = source.split_once(&format!("extern \"C\" fn {function}(")).unwrap();
-    let lines: Vec<&str> = before.lines().rev().skip(1).skip_while(|line| !line.starts_with("///")).collect();
-    let doc = lines.iter().take_while(|line| line.starts_with("///")).map(|line| line[3..].trim());
-    let doc = doc.collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" ");
-    let (_, list) = doc.split_once(label).unwrap_or_else(|| panic!("{function} lists no {label}"));
-    let (list, _) = list.split_once('.').unwrap();
-    let words =
-        list.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_' && !letter.is_ascii_digit());
-    let words = words.filter(|word| word.starts_with("IOF_")).map(str::to_owned);
-    words.chain(of_output().into_iter().filter(|_| list.contains(OF_OUTPUT))).collect()
-}
-
-#[test]
-fn the_documentation_of_each_function_lists_its_attributes_of_the_table() {
-    let [tool, forwarding, server, jobs, spawn] = ["tool", "forwarding", "server", "jobs", "spawn"]
-        .map(|name| read(&format!("src/functions/{name}.rs")));
-    let cases: [(&str, &str, &str, &[Place]); 8] = [
-        (&tool, "iof_tool_init", "Infos: ", &[Place::ToolInit]),
-        (&forwarding, "iof_IOF_pull", "Directives: ", &[Place::Pull, Place::LibraryPull]),
-        (&forwarding, "iof_IOF_push", "Directives: ", &[Place::Push]),
-        (&server, "iof_server_init", "Infos: ", &[Place::Server, Place::ServerInit]),
-        (&jobs, "iof_server_spawn", "Infos of the job: ", &[Place::Spawn, Place::ServerSpawn]),
-        (&jobs, "iof_server_spawn", "counted within the program: ", &[Place::Program]),
-        (&spawn, "iof_Spawn", "Infos of the job: ", &[Place::Spawn, Place::ToolSpawn]),
-        (&server, "iof_server_IOF_deliver", "Infos: ", &[Place::Deliver]),
-    ];
-    for (source, function, label, places) in cases {
-        let expected: BTreeSet<String> =
-            places.iter().flat_map(|place| attribute::at(*place)).map(c_name).collect();
-        assert_eq!(listed(source, function, label), expected, "{function}");
     }
 }

@@ -48,17 +48,11 @@ use crate::session::command::{Command, Done, Payload, Sink};
 /// IOF_SUCCESS without blocking, and regcbfunc is called with the number or the error before cbfunc
 /// is called for the first time.
 ///
-/// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG,
-/// IOF_IOF_COPY, IOF_IOF_REDIRECT, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
-/// IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
-/// IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
-/// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and
-/// their older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
-/// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a
-/// file and a directory are given, or a pattern has an unknown placeholder; IOF_ERR_NOT_SUPPORTED
-/// if channel contains stdin, as IOF_FWD_ALL_CHANNELS does; IOF_ERR_NO_PERMISSIONS or another error
-/// if the launcher denies the output.
+/// Directives: those of `Place::Pull` and `Place::LibraryPull`.
+///
+/// Errors: IOF_ERR_BAD_PARAM if a file and a directory are given, or a pattern has an unknown
+/// placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
+/// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
     procs: *const iof_proc_t,
@@ -135,13 +129,14 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// with IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
 /// thread pushes what it has read, and closes the stdin of its targets.
 ///
-/// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
-/// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
-/// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
-/// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
-/// not a pipe of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is
-/// closed or close-on-exec, or if bo contains bytes as well; IOF_ERR_RESOURCE_BUSY if it is being
-/// pushed already. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
+/// Directives: those of `Place::Push`. A target that does not read delays the push, unless
+/// IOF_IOF_DROP_NEWEST is given.
+///
+/// Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not exist;
+/// IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is not a pipe
+/// of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is closed or
+/// close-on-exec, or if bo contains bytes as well; IOF_ERR_RESOURCE_BUSY if it is being pushed
+/// already. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
 /// IOF_ERR_IOF_FAILURE if none did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_push(

@@ -42,17 +42,13 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// callbacks. Until it returns, the other functions for servers return IOF_ERR_NOT_FOUND for the
 /// job.
 ///
-/// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-/// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_FWD_STDIN,
-/// IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE,
-/// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME,
-/// IOF_BUFFERING_TIME_US, IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull).
+/// Infos of the job: those of `Place::ServerSpawn` and `Place::Spawn`. Without IOF_NSPACE the library
+/// chooses a name.
 /// With files or IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program
 /// has not called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 ///
-/// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
-/// IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
-/// the job take precedence.
+/// Infos of a program (iof_app_t), in which ranks are counted within the program: those of
+/// `Place::Program`. Those of the job take precedence.
 ///
 /// Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
 /// an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank

@@ -28,12 +28,8 @@ const MAX_DELIVERY: usize = 1 << 30;
 /// the infos specify otherwise. The module is copied; NULL is the same as a module without
 /// callbacks.
 ///
-/// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT,
-/// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_GATEWAY, IOF_HOST_DIRECTIVES,
-/// IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_LOG_ORDER, IOF_LOG_ONCE, IOF_IOF_CACHE_SIZE,
-/// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND, and the
-/// attributes of output (iof_IOF_pull), for all jobs and for registrations without a callback.
+/// Infos: those of `Place::ServerInit` and `Place::Server`. Those of output apply to all jobs, and to
+/// registrations without a callback.
 ///
 /// If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
 /// or written, for the rest of the process.
@@ -124,8 +120,9 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
 /// engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
 /// bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
 /// which may be NULL, is called on the engine's thread when the bytes are in the cache or were
-/// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_BROKEN,
-/// IOF_OFFSET, IOF_READ_TIME.
+/// dropped. Does not block.
+///
+/// Infos: those of `Place::Deliver`.
 ///
 /// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 /// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was

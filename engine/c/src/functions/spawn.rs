@@ -26,11 +26,9 @@ use crate::session::command::Command;
 /// (iof_IOF_pull), as the infos about its cache specify. The job then ends with its parent: the job of
 /// the rank that the caller descends from, otherwise the caller.
 ///
-/// Infos of the job: IOF_NSPACE (by default a name of its own), IOF_STDIN_TGT, IOF_GRACE, IOF_MPI,
-/// IOF_NOHUP, IOF_PARENT_ID, IOF_WDIR, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
-/// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US. Those of a program are as for
-/// iof_server_spawn. Any other info is refused, also if it is not required.
+/// Infos of the job: those of `Place::ToolSpawn` and `Place::Spawn`. Without IOF_NSPACE it has a name of
+/// its own. Those of a program are as for iof_server_spawn. Any other info is refused, also if it is not
+/// required.
 ///
 /// Errors, after which no process of the job runs; iof_last_error returns the reason, with the rank and
 /// the error of the system: IOF_ERR_NOT_SUPPORTED if an info or the launcher refuses it;

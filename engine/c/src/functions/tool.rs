@@ -37,10 +37,7 @@ use crate::session::{EngineSession, attach_reason, attach_status};
 /// applies: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
 /// IOF_CONNECT_SYSTEM_FIRST.
 ///
-/// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
-/// IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
-/// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS, IOF_NOHUP, and the
-/// attributes of output (iof_IOF_pull), for registrations without a callback.
+/// Infos: those of `Place::ToolInit`. Those of output apply to registrations without a callback.
 ///
 /// If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
 /// or written, for the rest of the process.
