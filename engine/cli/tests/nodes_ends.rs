@@ -126,6 +126,23 @@ fn a_node_that_is_lost_after_a_signal_to_end_leaves_the_exit_code_to_the_signal(
 }
 
 #[test]
+fn a_signal_that_ends_a_job_of_which_only_output_is_left_cuts_no_object_of_json() {
+    for hosts in [&[][..], &["--rsh", "sh -c", "--hosts", "a"]] {
+        let site = Site::new();
+        let options = [hosts, &["-n", "1", "--nspace", "demo", "--output", "json"]].concat();
+        let mut run = site.run_sh(&options, "seq 100000");
+        site.wait_for_state(0, "terminated");
+        // It is being written, into a pipe that is too small.
+        let mut output = run.stdout();
+        output.read_exact(&mut [0]).unwrap();
+        run.signal(Signal::SIGTERM);
+        let lines = String::from_utf8(iof_testing::pipes::collect(output).get()).unwrap();
+        assert_eq!(run.wait(), 143);
+        assert!(lines.ends_with("}\n") && lines.lines().count() < 100_000, "{hosts:?}");
+    }
+}
+
+#[test]
 fn a_node_that_does_not_answer_is_given_up_after_a_time_limit_or_two_interrupts() {
     let options = ["-n", "2", "--kill-wait", "0.1"];
     for timeout in [Some(["--timeout", "1"]), None] {

@@ -367,6 +367,17 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
 }
 
 #[test]
+fn agents_end_when_a_signal_ends_a_job_of_which_only_output_is_left() {
+    let node = Node::new();
+    let run = node.start(&["--reattach", "1000"], "head -c 1M /dev/zero");
+    (0..2).for_each(|rank| drop(node.site.wait_for_state(rank, "terminated")));
+    assert_eq!(run.running("iof").len(), 3);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+    wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+}
+
+#[test]
 fn an_agent_that_was_given_up_ends_when_it_goes_on() {
     let node = Node::new();
     let options = ["--reattach", "1000", "--kill-wait", "0.1"];

@@ -46,7 +46,7 @@ impl OpenDestination {
     /// the file of the stream that is written.
     pub(crate) fn reader_and_line(&mut self, file: Option<FileId>) -> (Audience, OpenLine) {
         match (self, file) {
-            (OpenDestination::Output(output), _) => (output.audience(), *output.lock()),
+            (OpenDestination::Output(output), _) => (output.audience(), *output.lock().0),
             (OpenDestination::Files(files), Some(file)) => (files.audience(file), files.open_line(file)),
             (OpenDestination::Files(_), None) => (Audience::Nobody, None),
         }

@@ -255,7 +255,7 @@ fn write<'a>(
     let mut batch = Batch::default();
     match destination {
         OpenDestination::Output(output) => {
-            let mut open = output.lock();
+            let (mut open, _busy) = output.lock();
             build(&mut open, &mut batch);
             output.write(&mut batch.slices()).map_err(PrintError::Write)
         }

@@ -168,9 +168,10 @@ impl Output {
         Arc::strong_count(&self.shared) > 1
     }
 
-    /// Locks the file: no other output or message is written to it while the guard exists.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, OpenLine> {
-        lock(&self.open)
+    /// Locks the file for whole lines: no other output or message is written to it while the guards exist.
+    pub(crate) fn lock(&self) -> (MutexGuard<'_, OpenLine>, Option<Busy<'_>>) {
+        let busy = self.watch.as_ref().map(|watch| watch.begin_lines(None));
+        (lock(&self.open), busy)
     }
 
     /// Locks the file, unless it is locked.
@@ -201,7 +202,7 @@ impl Output {
     /// for [`SLOW_WRITE`] once, it writes nothing any more.
     pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> bool {
         let length = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len()));
-        if length > MAX_WRITTEN_NOW {
+        if length > MAX_WRITTEN_NOW || self.watch.as_ref().is_some_and(WriteWatch::is_stopped) {
             return false;
         }
         let Some(pipe) = self.pipe.as_ref().filter(|pipe| !pipe.slow.load(Relaxed)) else { return false };

@@ -397,7 +397,7 @@ impl PrinterTask {
                 OpenDestination::Output(output) => {
                     let exclusive = !output.is_shared();
                     let output = output.clone();
-                    let mut open = output.lock();
+                    let (mut open, _busy) = output.lock();
                     let destination = (&mut *open, exclusive, output.audience());
                     let (batch, outcomes) = self.assemble(reader, rest, destination, usize::MAX);
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;

@@ -4,6 +4,7 @@
 use std::mem;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// The largest number of bytes in one write to a watched output. A larger write to a slow reader
 /// would show no progress for long. A regular file has no reader, and takes all bytes in one write.
@@ -35,6 +36,7 @@ pub struct WriteProgress {
 struct WatchState {
     progress: WriteProgress,
     is_close: bool,
+    is_stopped: bool,
     /// The number of steps under way, one within the other.
     depth: usize,
     /// The watches of single files that were not taken yet.
@@ -52,6 +54,17 @@ impl WriteWatch {
     /// pieces have up to 64 KiB, or any size in a regular file, which costs fewer system calls.
     pub fn watch_closely(&self) {
         lock(&self.0).is_close = true;
+    }
+
+    /// Lets printers write nothing more than what they are writing, because the process is about to
+    /// end: their threads stand still from now on. The last line is whole once the output is not busy.
+    pub fn stop(&self) {
+        lock(&self.0).is_stopped = true;
+    }
+
+    /// Returns whether printers may write nothing more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        lock(&self.0).is_stopped
     }
 
     /// Returns the watches of single files that were created since the last call. A file that has
@@ -75,7 +88,22 @@ impl WriteWatch {
 
     /// Notes that a step begins. It ends when the returned value is dropped.
     pub(crate) fn begin(&self, path: Option<&Arc<Path>>) -> Busy<'_> {
-        let mut state = lock(&self.0);
+        self.begin_step(lock(&self.0), path)
+    }
+
+    /// Notes that a printer begins to write whole lines. Does not return once the output is stopped.
+    pub(crate) fn begin_lines(&self, path: Option<&Arc<Path>>) -> Busy<'_> {
+        let state = lock(&self.0);
+        if state.is_stopped {
+            drop(state);
+            loop {
+                thread::park();
+            }
+        }
+        self.begin_step(state, path)
+    }
+
+    fn begin_step(&self, mut state: MutexGuard<'_, WatchState>, path: Option<&Arc<Path>>) -> Busy<'_> {
         if state.depth == 0 {
             state.progress.accepted = 0;
             state.progress.path = path.cloned();

@@ -192,7 +192,7 @@ impl Edge {
         let frame = message.frame()?;
         let mut state = self.0.ends.state();
         state.send(frame, None);
-        if matches!(message, ToAgent::Close) {
+        if matches!(message, ToAgent::Close | ToAgent::HangUp) {
             state.end();
             drop(state);
             (self.0.look)();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, TryRecvError};
 use iof_engine::{DeliveredEnd, Engine, Exit, NodeLost, NodeReport};
-use iof_nodes::{BrokenEnd, BrokenPull, BrokenStream, ToFrontEnd};
+use iof_nodes::{BrokenEnd, BrokenPull, BrokenStream, ToAgent, ToFrontEnd};
 use iof_output::PrintReport;
 use iof_proto::ranges::listed;
 use iof_tool::DirectItem;
@@ -61,15 +61,17 @@ impl Follower {
         };
         let has_ended = no_edge || self.open.is_empty();
         if self.closing.is_none() && has_ended && self.pulls_have_ended(now) {
-            let edges = self.remote.close();
+            let edges = self.remote.close(&ToAgent::Close);
             let until = edges.iter().filter_map(Edge::ends_at).max().unwrap_or(now + DRAIN_LIMIT);
             self.closing = Some((edges, until));
         }
         let is_over =
             |(edges, until): &(Vec<Edge>, Instant)| now >= *until || edges.iter().all(Edge::is_drained);
         let is_over = self.closing.as_ref().is_some_and(is_over);
-        if is_over && let Some(engine) = self.engine.upgrade() {
-            engine.end_job(&self.remote.nspace, None);
+        if is_over {
+            // They end with the last handle.
+            self.remote.edges().fill(None);
+            self.engine.upgrade().map(|engine| engine.end_job(&self.remote.nspace, None));
         }
         is_over
     }

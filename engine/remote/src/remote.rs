@@ -1,6 +1,5 @@
 //! The nodes of a job and the edges to them.
 
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use iof_engine::{
@@ -20,7 +19,7 @@ pub(crate) struct Remote {
     pub(crate) nodes: Arc<[Node]>,
     /// The job, once the engine knows it.
     pub(crate) job: OnceLock<Job>,
-    pub(crate) costs: Arc<Mutex<AgentCosts>>,
+    pub(crate) costs: Mutex<AgentCosts>,
     /// The printers of the job; `None` if the output goes into rings.
     pub(crate) output: Option<Arc<DirectOutput>>,
     /// The edges, by node. `None` for a node that is lost, or has ended.
@@ -50,7 +49,7 @@ impl Remote {
     /// Creates the nodes of the job `nspace`, to which there are no edges yet.
     pub(crate) fn new(nspace: Nspace, nodes: &[Node], output: Option<Arc<DirectOutput>>) -> Remote {
         let edges = Mutex::new(nodes.iter().map(|_| None).collect());
-        Remote { nspace, nodes: nodes.into(), job: OnceLock::new(), costs: Arc::default(), output, edges }
+        Remote { nspace, nodes: nodes.into(), job: OnceLock::new(), costs: Mutex::default(), output, edges }
     }
 
     /// Locks the edges. The engine's tables are not locked after them.
@@ -64,11 +63,11 @@ impl Remote {
         self.edges().iter().flatten().for_each(|edge| drop(edge.send(message)));
     }
 
-    /// Tells all agents that the job has ended. Agents that outlive their carriers would otherwise wait
-    /// for others when this process ends. Returns the edges, which end when they are dropped.
-    pub(crate) fn close(&self) -> Vec<Edge> {
-        self.send_all(&ToAgent::Close);
-        mem::take(&mut *self.edges()).into_iter().flatten().collect()
+    /// Tells all agents by this message that the job has ended. Agents that outlive their carriers would
+    /// otherwise wait for others when this process ends. Returns the edges.
+    pub(crate) fn close(&self, message: &ToAgent) -> Vec<Edge> {
+        self.send_all(message);
+        self.edges().iter().flatten().cloned().collect()
     }
 
     /// Delivers a piece of the output of the nodes, or of this pull.

@@ -3,9 +3,9 @@
 mod agents;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use std::{env, mem};
+use std::{env, fmt, mem};
 
 use crossbeam::channel::unbounded;
 use iof_capture::{check_files, check_maps};
@@ -14,7 +14,7 @@ use iof_engine::{
     Rendezvous, Stdin, needs_mpi, own_interaction,
 };
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{NodeConfig, Start};
+use iof_nodes::{NodeConfig, Start, ToAgent};
 use iof_output::{Audience, FlushTimeout, PrintReport};
 use iof_proto::Rank;
 use iof_tool::DirectInput;
@@ -69,12 +69,17 @@ pub struct Launch<'a> {
 }
 
 /// A job whose ranks run on other nodes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RemoteJob {
     /// The job of the front end's engine.
     pub job: Job,
-    output: Option<Arc<DirectOutput>>,
-    costs: Arc<Mutex<AgentCosts>>,
+    remote: Arc<Remote>,
+}
+
+impl fmt::Debug for RemoteJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteJob").field("job", &self.job).finish_non_exhaustive()
+    }
 }
 
 /// The starts of all agents: what is the same on all nodes, and what differs by rank.
@@ -131,21 +136,29 @@ impl Launch<'_> {
         check(nodes, self.printers.is_none())?;
         let printers = self.printers.clone();
         let output = printers.map(|printers| Arc::new(DirectOutput::new(printers, self.spec.nprocs())));
-        let remote = Arc::new(Remote::new(self.spec.nspace.clone(), nodes, output.clone()));
+        let remote = Arc::new(Remote::new(self.spec.nspace.clone(), nodes, output));
         let job = remote.start(self, engine, is_interrupted, Box::new(files))?;
-        Ok(RemoteJob { job, output, costs: Arc::clone(&remote.costs) })
+        Ok(RemoteJob { job, remote })
     }
 }
 
 impl RemoteJob {
     /// Returns the number of bytes that have arrived, and that the printers have not written.
     pub fn unwritten(&self) -> u64 {
-        self.output.as_ref().map_or(0, |output| output.unwritten(None))
+        self.remote.output.as_ref().map_or(0, |output| output.unwritten(None))
+    }
+
+    /// Lets the agents end, also those that would wait for other connections, although output may be
+    /// missing: this process is about to end. Blocks until they know that, for two seconds at most.
+    pub fn hang_up(&self) {
+        let edges = self.remote.close(&ToAgent::HangUp);
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        edges.iter().for_each(|edge| edge.drain(deadline));
     }
 
     /// Returns what forwarding has cost the agents that are over.
     pub fn costs(&self) -> AgentCosts {
-        self.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.remote.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -37,6 +37,7 @@ impl Drop for LaunchedJob {
             // They would run without a launcher.
             self.signal(Signal::KILL);
         }
+        self.remote.iter().for_each(RemoteJob::hang_up);
     }
 }
 

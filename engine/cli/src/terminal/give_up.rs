@@ -76,6 +76,17 @@ impl WriteWait {
         self.next_check
     }
 
+    /// Lets the outputs write nothing more than what they are writing.
+    pub fn stop(&mut self) {
+        self.add_files();
+        self.outputs.iter().for_each(|checked| checked.output.watch.stop());
+    }
+
+    /// Returns whether an output is being written.
+    pub fn is_busy(&self) -> bool {
+        self.outputs.iter().any(|checked| checked.output.watch.progress().is_busy)
+    }
+
     /// Checks the outputs if that is due. Returns those that have accepted nothing for the whole
     /// limit.
     pub fn check(&mut self, now: Instant) -> Option<Blocked> {
@@ -83,13 +94,7 @@ impl WriteWait {
         self.next_check.filter(|time| *time <= now)?;
         let interval = limit.checked_div(CHECKS).unwrap_or(limit).max(Duration::from_millis(1));
         self.next_check = now.checked_add(interval);
-        let files = self.outputs.iter().flat_map(|Checked { output, .. }| {
-            let watches = output.watch.take_files().into_iter();
-            watches.map(|watch| WatchedOutput { name: output.name, watch })
-        });
-        let files: Vec<Checked> = files.map(Checked::new).collect();
-        files.iter().for_each(|checked| checked.output.watch.watch_closely());
-        self.outputs.extend(files);
+        self.add_files();
         let states: Vec<State> = self.outputs.iter_mut().map(Checked::check).collect();
         let blocked =
             || states.iter().filter_map(|state| if let State::Blocked(it) = state { Some(it) } else { None });
@@ -97,6 +102,17 @@ impl WriteWait {
         let accepted = blocked().fold(0u64, |sum, (_, accepted)| sum.saturating_add(*accepted));
         let is_all = states.iter().all(|state| !matches!(state, State::Active));
         Some(Blocked { name: name.clone(), limit, is_all, accepted })
+    }
+
+    /// Adds the files that have a watch of their own by now.
+    fn add_files(&mut self) {
+        let files = self.outputs.iter().flat_map(|Checked { output, .. }| {
+            let watches = output.watch.take_files().into_iter();
+            watches.map(|watch| WatchedOutput { name: output.name, watch })
+        });
+        let files: Vec<Checked> = files.map(Checked::new).collect();
+        files.iter().for_each(|checked| checked.output.watch.watch_closely());
+        self.outputs.extend(files);
     }
 }
 

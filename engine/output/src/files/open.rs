@@ -144,7 +144,7 @@ impl OpenFiles {
             return Ok(true);
         }
         let (watch, path) = (entry.watch.clone(), Arc::clone(&entry.path));
-        let _busy = watch.as_ref().map(|watch| watch.begin(Some(&path)));
+        let _busy = watch.as_ref().map(|watch| watch.begin_lines(Some(&path)));
         let rest = self.write_now(id, &mut slices, line).map_err(|error| self.failed(id, error))?;
         let is_late = rest.is_some();
         rest.into_iter().for_each(|rest| self.submit(id, rest, line));
