@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{iter, mem};
 
 use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, SAME_REQUEST, Signal as RankSignal};
@@ -30,9 +30,6 @@ use crate::run::account::{Forwarded, JobAccount, report_agents, unread_bytes};
 use crate::terminal::give_up::{Blocked, WriteWait};
 use crate::terminal::keyboard::{Keyboard, window_size};
 use crate::terminal::message::{self, print_message};
-
-/// The time between two looks at outputs that finish their last lines.
-const BUSY_CHECK: Duration = Duration::from_millis(10);
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]
@@ -104,7 +101,11 @@ impl RunningJob<'_> {
             self.check_outputs();
         }
         if self.outputs > 0 && self.course.given_up.is_none() {
-            self.finish_lines();
+            let (queue, before) = (&self.base.event_queue, self.course.asked_to_end);
+            self.write_wait.finish_lines(GRACE, |until| {
+                let event = recv_until(queue, Some(until));
+                matches!(event, Ok(JobEvent::Signal(signal)) if signals::asks_again(signal, before.as_slice()))
+            });
         }
         // Of several nodes that are lost at the end, each is told, also if its event is under way.
         let mut endings = self.job.endings();
@@ -251,21 +252,6 @@ impl RunningJob<'_> {
             // The ranks are about to end.
             (true, _) => {}
             (false, _) => self.fail(Failure::Running(blocked.to_string())),
-        }
-    }
-
-    /// Stops the outputs with whole lines, which their readers may take for [`GRACE`], or until another
-    /// signal asks to end.
-    fn finish_lines(&mut self) {
-        self.write_wait.stop();
-        let until = Instant::now() + GRACE;
-        while self.write_wait.is_busy() && Instant::now() < until {
-            let event = recv_until(&self.base.event_queue, Some(Instant::now() + BUSY_CHECK));
-            if let Ok(JobEvent::Signal(received)) = event
-                && signals::asks_again(received, self.course.asked_to_end.as_slice())
-            {
-                return;
-            }
         }
     }
 

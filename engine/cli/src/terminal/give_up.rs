@@ -14,6 +14,9 @@ use crate::options::values::show_duration;
 /// process is stopped adds at most one.
 const CHECKS: u32 = 10;
 
+/// The time between two looks at outputs that finish their last lines.
+const BUSY_CHECK: Duration = Duration::from_millis(10);
+
 /// An output whose writes are watched.
 #[derive(Clone)]
 pub struct WatchedOutput {
@@ -76,15 +79,14 @@ impl WriteWait {
         self.next_check
     }
 
-    /// Lets the outputs write nothing more than what they are writing.
-    pub fn stop(&mut self) {
+    /// Lets the outputs write nothing more than the lines that they are writing, and waits for these
+    /// until `limit` has passed, or until `is_interrupted`, which may block until a time, returns `true`.
+    pub fn finish_lines(&mut self, limit: Duration, mut is_interrupted: impl FnMut(Instant) -> bool) {
         self.add_files();
         self.outputs.iter().for_each(|checked| checked.output.watch.stop());
-    }
-
-    /// Returns whether an output is being written.
-    pub fn is_busy(&self) -> bool {
-        self.outputs.iter().any(|checked| checked.output.watch.progress().is_busy)
+        let began = Instant::now();
+        let is_busy = || self.outputs.iter().any(|checked| checked.output.watch.progress().is_busy);
+        while is_busy() && began.elapsed() < limit && !is_interrupted(Instant::now() + BUSY_CHECK) {}
     }
 
     /// Checks the outputs if that is due. Returns those that have accepted nothing for the whole
