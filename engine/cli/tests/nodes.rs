@@ -104,7 +104,8 @@ fn in_an_allocation_of_several_nodes_ranks_run_on_all_of_them_by_srun() {
     assert_eq!(hosts_of(&done), named(&[(0, "n1"), (1, "n1"), (2, "n2")]), "{done:?}");
     let mut lines: Vec<&str> = done.stderr.lines().collect();
     lines.sort_unstable();
-    let words = |node| format!("-N1 -n1 --overlap --cpu-bind=none --mpi=none -w {node} sh -c exec '");
+    let words =
+        |node| format!("iof: {node}: -N1 -n1 --overlap --cpu-bind=none --mpi=none -w {node} sh -c exec '");
     assert_eq!(lines, [words("n1"), words("n2")]);
     // The user's choice precedes the allocation.
     let done = run("n[1-2]", &["--hosts", "localhost:3"]);

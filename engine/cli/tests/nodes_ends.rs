@@ -207,7 +207,8 @@ fn carriers_have_no_blocked_signals() {
         "while read key value; do [ $key != SigBlk: ] || echo $value; done </proc/self/status >&2; exit 1\n";
     fs::write(&path, script).unwrap();
     let done = site.run_sh(&["--hosts", "a", "--rsh", &format!("sh {} %h", path.display())], "true").finish();
-    assert_eq!(done.stderr.lines().next(), Some("0000000000000000"), "{done:?}");
+    let told = "its carrier ended with exit status: 1: 0000000000000000 (";
+    assert!(done.stderr.contains(told), "{done:?}");
 }
 
 /// Starts ranks on the nodes a and b. What the agent of b sends after it is ready arrives when the
@@ -501,13 +502,47 @@ fn text_before_the_first_frame_of_an_agent_is_shown_up_to_a_limit() {
         assert_eq!((done.code, done.text()), (0, "x\nx\n"), "{options:?}");
         let mut shown: Vec<&str> = done.stderr.lines().collect();
         shown.sort_unstable();
-        assert_eq!(shown, [broken, broken, "Welcome", "Welcome"], "{options:?}");
+        let broken = |host| format!("iof: {host}: {}", broken.escape_default());
+        assert_eq!(shown, ["iof: a: Welcome", &broken("a"), "iof: b: Welcome", &broken("b")], "{options:?}");
     }
     let rsh = greet(&format!("yes '' | head -c {}", MAX_GREETING + 1));
     let done = site.run_sh(&["--hosts", "a", "--rsh", &rsh], "true").finish();
-    let told = "\niof: cannot start ranks on a: cannot read from its carrier: more than 65536 bytes \
+    let told = "iof: cannot start ranks on a: cannot read from its carrier: more than 65536 bytes \
                 (MAX_GREETING) precede the first frame (the command of --rsh must not write to stdout)\n";
-    assert!(done.code == 1 && done.stderr.ends_with(told), "{done:?}");
+    assert_eq!((done.code, done.stderr.as_str()), (1, told));
+}
+
+#[test]
+fn what_a_carrier_writes_on_stderr_is_shown_with_its_node_up_to_a_limit() {
+    let site = Site::new();
+    // A process that outlives the carrier, as that of a ControlMaster.
+    let script = "#!/bin/sh\n[ $1 = b ] || sleep 1000 </dev/null >/dev/null &\n\
+                  echo \"Last login: $1\" >&2; [ $1 = a ] || yes text | head -c 1M >&2; exec sh -c \"$2\"\n";
+    let rsh = format!("{} %h", site.install_script(script, "login").display());
+    let mut run = site.run_sh(&["--hosts", "a,b", "-n", "2", "--rsh", &rsh], "echo x");
+    let (output, errors) = run.collect();
+    assert_eq!((run.wait(), output.get().as_slice()), (0, &b"x\nx\n"[..]));
+    let told = String::from_utf8(errors.get()).unwrap();
+    run.running("sleep").into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
+    for line in ["a: Last login: a", "b: Last login: b", "b: more than 65536 bytes: the rest is not shown"] {
+        assert_eq!(told.lines().filter(|told| *told == format!("iof: {line}")).count(), 1, "{line}");
+    }
+    let shown = told.lines().filter(|line| *line == "iof: b: text").count();
+    assert!(shown * "text\n".len() <= MAX_GREETING && shown > 10_000, "{shown}");
+}
+
+#[test]
+fn what_a_failed_start_wrote_on_stderr_is_a_part_of_its_line() {
+    let site = Site::new();
+    let script = "#!/bin/sh\nsleep 1000 </dev/null >/dev/null &\nprintf 'no\\r\\n\\nroute\\7' >&2; exit 3\n";
+    let rsh = site.install_script(script, "login").display().to_string();
+    let mut run = site.run_sh(&["--hosts", "a", "--rsh", &rsh], "true");
+    let errors = iof_testing::pipes::collect(run.stderr());
+    assert_eq!(run.wait(), 1);
+    run.running("sleep").into_iter().for_each(|pid| send(pid, Signal::SIGKILL));
+    let told = "iof: cannot start ranks on a: its carrier ended with exit status: 3: no; route\\u{7} (";
+    let errors = String::from_utf8(errors.get()).unwrap();
+    assert!(errors.starts_with(told) && errors.lines().count() == 1, "{errors}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_connection_that_is_refused_is_tried_three_times_and_no_agent_is_started_twi
     fs::write(site.path().join("refusals"), "1234").unwrap();
     let done = run(&site, "a,busy", &[]);
     assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
-    assert!(done.stderr.contains("cannot start ranks on busy: its carrier ended with exit status: 255 ("));
+    assert!(done.stderr.contains("cannot start ranks on busy: its carrier ended with exit status: 255: Connection closed by remote host ("));
     assert_eq!(fs::read(site.path().join("refusals")).unwrap().len(), 1, "{done:?}");
 }
 

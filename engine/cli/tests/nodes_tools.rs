@@ -263,7 +263,7 @@ fn a_node_whose_default_directory_is_not_usable_is_named_and_its_ranks_run() {
     assert_eq!((done.code, done.text()), (0, "started\nstarted\nstarted\n"), "{done:?}");
     let directory = nodes.directory("b");
     let told = format!(
-        "iof: tools cannot attach on {}: the rendezvous directory {} is accessible to",
+        "iof: b: tools cannot attach on {}: the rendezvous directory {} is accessible to",
         host_name(),
         directory.display()
     );

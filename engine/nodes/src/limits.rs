@@ -6,7 +6,8 @@ pub const MAX_NODES: usize = 1024;
 /// The largest number of bytes of output in one record.
 pub const MAX_RECORD: usize = 64 << 10;
 
-/// The largest number of bytes that a carrier may deliver before the first frame.
+/// The largest number of bytes that a carrier may deliver before the first frame. As many of its text,
+/// there and on stderr, are shown.
 pub const MAX_GREETING: usize = 64 << 10;
 
 /// The largest control message, in bytes. The largest one starts ranks, with their arguments and

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, stderr};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -88,6 +88,8 @@ pub(crate) struct Carrier {
     pub end: CarrierEnd,
     pub down: File,
     pub up: File,
+    /// What it writes to stderr, unless that is discarded.
+    pub errors: Option<File>,
 }
 
 /// A handle that ends a carrier, and tells its end.
@@ -135,9 +137,10 @@ impl Template {
         is_silent: bool,
         guardian: Option<&Guardian>,
     ) -> io::Result<Carrier> {
-        let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
-        let stderr =
-            if is_silent { null()? } else { stderr().as_fd().try_clone_to_owned().or_else(|_| null())? };
+        let (errors, stderr) = match is_silent {
+            true => (None, OpenOptions::new().write(true).open("/dev/null")?.into()),
+            false => pipe2(OFlag::O_CLOEXEC).map(|(read, write)| (Some(read.into()), write))?,
+        };
         let mut words = self.0.iter().map(|word| OsString::from(word.replace("%h", host)));
         let program = words.next().unwrap_or_default();
         let app = App::new(program, words.chain([command.to_owned()]));
@@ -148,7 +151,7 @@ impl Template {
         // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
         let process = spawn_helper(&app, [stdin, stdout.into(), stderr], guardian)?;
         let end = CarrierEnd::new(Kind::Process { process, status: None });
-        Ok(Carrier { end, down: down.into(), up: OwnedFd::from(up).into() })
+        Ok(Carrier { end, down: down.into(), up: OwnedFd::from(up).into(), errors })
     }
 }
 

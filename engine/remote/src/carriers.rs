@@ -134,7 +134,7 @@ impl Carriers {
             (Kind::Connections(connect), _) => {
                 let NodeConnection { down, up } = connect(host)?;
                 let end = CarrierEnd::of_connection(down.try_clone()?);
-                Ok(Carrier { end, down, up })
+                Ok(Carrier { end, down, up, errors: None })
             }
         }
     }

@@ -33,9 +33,12 @@ const KEPT_MEMORY: usize = 2 << 20;
 const READS_PER_TURN: usize = 4;
 
 /// The token of what wakes the driver, and the first one of the end of a carrier. Below are those of
-/// the output and the input of each edge's carrier.
+/// the files of each edge's carrier: four times the number of the edge, and one of these.
 const WAKER: Token = Token(usize::MAX);
 const FIRST_CARRIER: usize = usize::MAX / 2;
+const UP: usize = 0;
+const DOWN: usize = 1;
+const ERRORS: usize = 2;
 
 /// A message to the driver.
 pub enum Command {
@@ -145,16 +148,17 @@ impl EdgeDriver {
                     WAKER => {}
                     Token(token @ FIRST_CARRIER..) => self.reap(token),
                     Token(token) => {
-                        let number = token >> 1;
+                        let number = token >> 2;
                         let Some(edge) = edges.get_mut(&number) else { continue };
-                        if token & 1 == 0 {
-                            edge.is_ending |= event.is_read_closed();
-                            readable.insert(number);
-                        } else {
+                        if token & 3 == DOWN {
                             let is_closed = event.is_write_closed() || event.is_error();
                             edge.ends.state().take_event(is_closed);
                             self.changed.push_back(number);
+                            continue;
                         }
+                        edge.has_text |= token & 3 == ERRORS;
+                        edge.is_ending |= token & 3 == UP && event.is_read_closed();
+                        readable.insert(number);
                     }
                 }
             }
@@ -215,11 +219,15 @@ impl EdgeDriver {
 
     /// Receives the events of a carrier of the edge with this number. The carrier's files block no
     /// longer.
-    pub fn watch(&mut self, number: usize, up: &File, down: &File) -> io::Result<()> {
-        let token = number << 1;
-        for (file, token, interest) in
-            [(up, token, Interest::READABLE), (down, token | 1, Interest::WRITABLE)]
-        {
+    pub fn watch(
+        &mut self,
+        number: usize,
+        (up, down, errors): (&File, &File, Option<&File>),
+    ) -> io::Result<()> {
+        let files = [(up, UP, Interest::READABLE), (down, DOWN, Interest::WRITABLE)];
+        let errors = errors.map(|errors| (errors, ERRORS, Interest::READABLE));
+        for (file, kind, interest) in files.into_iter().chain(errors) {
+            let token = number << 2 | kind;
             let flags = OFlag::from_bits_retain(fcntl(file.as_fd(), FcntlArg::F_GETFL)?);
             fcntl(file.as_fd(), FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
             self.registry.register(&mut SourceFd(&file.as_raw_fd()), Token(token), interest)?;

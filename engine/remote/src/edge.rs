@@ -13,6 +13,7 @@ use iof_proto::{NodeStream, StreamPull};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{CarrierEnd, DRAIN_LIMIT, END_LIMIT, lock};
+use crate::greeting::CarrierText;
 
 /// An event of a node.
 pub enum NodeEvent {
@@ -46,6 +47,8 @@ struct Handle {
 pub struct EdgeEnds {
     state: Mutex<State>,
     changed: Condvar,
+    /// Locked while no state is locked.
+    text: Mutex<CarrierText>,
 }
 
 pub struct State {
@@ -149,14 +152,19 @@ impl State {
 }
 
 impl EdgeEnds {
-    pub fn new(front: FrontEnd, carrier: CarrierEnd, down: File) -> EdgeEnds {
+    pub fn new(host: &str, front: FrontEnd, carrier: CarrierEnd, down: File) -> EdgeEnds {
         let (link, waiting) = (LinkEnd::default(), VecDeque::new());
         let state = State { front, link, carrier, down: Some(down), waiting, given_up: None };
-        EdgeEnds { state: Mutex::new(state), changed: Condvar::new() }
+        let text = Mutex::new(CarrierText::new(host));
+        EdgeEnds { state: Mutex::new(state), changed: Condvar::new(), text }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    pub fn text(&self) -> MutexGuard<'_, CarrierText> {
+        lock(&self.text)
     }
 
     /// Wakes those who wait until the edge is drained.
@@ -248,6 +256,7 @@ impl Edge {
             state.carrier.signal(signal);
         }
         drop(state);
+        self.0.ends.text().show(true);
         (self.0.look)();
     }
 

@@ -1,43 +1,112 @@
-//! Text that a carrier delivers before the first frame, such as that of a shell's start-up file.
+//! Text of a carrier, such as that of ssh(1) or of a shell's start-up file: what arrives before the first
+//! frame, and on stderr.
 
-use std::io::{self, LineWriter, Write};
+use std::io;
 
-use iof_nodes::limits::MAX_GREETING;
+use iof_nodes::limits::{MAX_GREETING, MAX_TEXT};
 use iof_nodes::{FrameDecoder, HEADER};
+
+/// The text of a node's carriers. It waits until the agent speaks, as a part of the reason for which it may
+/// not start. Then it is shown line by line.
+pub struct CarrierText {
+    host: String,
+    /// The number of bytes of the current carrier.
+    length: usize,
+    /// What is not shown.
+    held: Vec<u8>,
+    is_shown: bool,
+}
+
+impl CarrierText {
+    pub fn new(host: &str) -> CarrierText {
+        CarrierText { host: host.into(), length: 0, held: Vec::new(), is_shown: false }
+    }
+
+    /// Begins with the text of another carrier.
+    pub fn begin(&mut self) {
+        self.length = 0;
+    }
+
+    /// Adds text. What exceeds [`MAX_GREETING`] bytes of a carrier is not shown.
+    pub fn add(&mut self, text: &[u8]) {
+        let room = MAX_GREETING.saturating_sub(self.length);
+        self.length = self.length.saturating_add(text.len());
+        self.held.extend(text.get(..room).unwrap_or(text));
+        if room > 0 && self.length > MAX_GREETING {
+            self.held.extend(format!("\nmore than {MAX_GREETING} bytes: the rest is not shown\n").bytes());
+        }
+        if self.is_shown {
+            self.show(false);
+        }
+    }
+
+    /// Shows what is held: all of it at the end of a text, otherwise whole lines. Shows what follows as it
+    /// arrives.
+    pub fn show(&mut self, is_end: bool) {
+        self.is_shown = true;
+        let whole =
+            self.held.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last.saturating_add(1));
+        let count = if is_end { self.held.len() } else { whole };
+        let text: Vec<u8> = self.held.drain(..count).collect();
+        for line in String::from_utf8_lossy(&text).lines() {
+            // Agents begin with the name of their command, and of their node.
+            let line = line.strip_prefix("iof: ").unwrap_or(line);
+            let own = line.strip_prefix(&self.host).and_then(|rest| rest.strip_prefix(": "));
+            tracing::warn!("{}: {}", self.host, own.unwrap_or(line));
+        }
+    }
+
+    /// Returns what the reason for which the agent does not speak ends with: its last lines, of
+    /// [`MAX_TEXT`] bytes at most, unless they are shown.
+    pub fn take(&mut self) -> String {
+        if self.is_shown {
+            self.show(true);
+        }
+        let text = String::from_utf8_lossy(&self.held).into_owned();
+        let mut room = MAX_TEXT;
+        let mut lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let fits = |line: &&&str| {
+            let left = room.checked_sub(line.len());
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let count = lines.iter().rev().take_while(fits).count();
+        lines.drain(..lines.len().saturating_sub(count));
+        self.held.clear();
+        if lines.is_empty() { String::new() } else { format!(": {}", lines.join("; ")) }
+    }
+}
 
 /// The text before the first header that a carrier delivers.
 pub struct Greeting {
-    skipped: usize,
-    is_in_line: bool,
-    shown: LineWriter<Box<dyn Write + Send>>,
+    length: usize,
+    is_silent: bool,
 }
 
 impl Greeting {
-    /// Expects text that is written to stderr, as what the carrier itself writes there, unless
-    /// `is_silent`.
+    /// Expects text that is shown as what the carrier writes on stderr, unless `is_silent`.
     pub fn new(is_silent: bool) -> Greeting {
-        let shown: Box<dyn Write + Send> =
-            if is_silent { Box::new(io::sink()) } else { Box::new(io::stderr()) };
-        Greeting { skipped: 0, is_in_line: false, shown: LineWriter::new(shown) }
+        Greeting { length: 0, is_silent }
     }
 
-    /// Shows the text that `decoder` has received. Returns whether the first header follows it.
+    /// Adds the text that `decoder` has received to that of the carrier. Returns whether the first header
+    /// follows it.
     ///
     /// # Errors
     /// More than [`MAX_GREETING`] bytes precede the header.
-    pub fn skip(&mut self, decoder: &mut FrameDecoder) -> io::Result<bool> {
+    pub fn skip(&mut self, decoder: &mut FrameDecoder, shown: &mut CarrierText) -> io::Result<bool> {
         let text = decoder.skip_text();
-        // As if the carrier could not write it.
-        let _ = self.shown.write_all(text.get(..MAX_GREETING).unwrap_or(text));
-        self.is_in_line = text.last().map_or(self.is_in_line, |last| *last != b'\n');
-        self.skipped = self.skipped.saturating_add(text.len());
-        if self.skipped > MAX_GREETING {
+        if !self.is_silent {
+            shown.add(text);
+        }
+        self.length = self.length.saturating_add(text.len());
+        if self.length > MAX_GREETING {
             let limit = format!("more than {MAX_GREETING} bytes (MAX_GREETING) precede the first frame");
             return Err(io::Error::other(limit));
         }
         let has_header = decoder.held() >= HEADER;
-        if has_header && self.is_in_line {
-            let _ = self.shown.write_all(b"\n");
+        if has_header {
+            shown.show(true);
         }
         Ok(has_header)
     }

@@ -36,7 +36,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Descriptors of the front end for each rank and each edge, and maps for each rank.
 const FILES_PER_RANK: u64 = 4;
-const FILES_PER_EDGE: u64 = 4;
+const FILES_PER_EDGE: u64 = 5;
 const MAPS_PER_RANK: u64 = 12;
 /// Descriptors of the front end apart from these.
 const OTHER_FILES: u64 = 64;

@@ -3,12 +3,13 @@
 mod reattach;
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
+use iof_nodes::limits::MAX_GREETING;
 use iof_nodes::{
     BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, Silence, SilenceStep, ToFrontEnd,
 };
@@ -20,12 +21,18 @@ use crate::edge::{EdgeEnds, NodeEvent};
 use crate::greeting::Greeting;
 use crate::receiver::Receiver;
 
+/// The number of bytes that are read at once from the stderr of a carrier.
+const TEXT_PIECE: usize = 4096;
+
 /// An edge, as the driver has it.
 pub struct Driven {
     pub receiver: Receiver,
     pub ends: Arc<EdgeEnds>,
     /// The output of the carrier, until it ends.
     pub up: Option<File>,
+    /// The stderr of the carrier, until it ends, and whether it may have text.
+    pub errors: Option<File>,
+    pub has_text: bool,
     /// The bytes before the first frame.
     pub greeting: Option<Greeting>,
     pub decoder: FrameDecoder,
@@ -55,12 +62,19 @@ pub enum Phase {
 impl Driven {
     /// Returns an edge over this carrier. Without a carrier, it is lost after `limit`; if its agent is
     /// silent, after `node_timeout`.
-    pub fn new(receiver: Receiver, up: File, limit: Duration, node_timeout: Option<Duration>) -> Driven {
+    pub fn new(
+        receiver: Receiver,
+        (up, errors): (File, Option<File>),
+        limit: Duration,
+        node_timeout: Option<Duration>,
+    ) -> Driven {
         let ends = Arc::clone(&receiver.ends);
         Driven {
             receiver,
             ends,
             up: Some(up),
+            errors,
+            has_text: false,
             greeting: Some(Greeting::new(false)),
             decoder: FrameDecoder::of_agent(),
             is_ending: false,
@@ -81,7 +95,8 @@ impl Driven {
         let state = self.ends.state();
         driver.reap_later(&state.carrier, self.receiver.number);
         let files = self.up.as_ref().zip(state.down.as_ref());
-        let watched = files.map(|(up, down)| driver.watch(self.receiver.number, up, down));
+        let watched =
+            files.map(|(up, down)| driver.watch(self.receiver.number, (up, down, self.errors.as_ref())));
         drop(state);
         if let Some(Err(error)) = watched {
             self.fail(driver, format!("cannot watch its carrier: {error}"), Instant::now());
@@ -117,6 +132,11 @@ impl Driven {
         }
         self.search(driver, now);
         self.note_silence(driver, now);
+        if matches!(self.phase, Phase::Ending(..)) {
+            // All that it printed before its end. Others may hold its stderr open, and print on.
+            self.has_text = true;
+            (0..MAX_GREETING / TEXT_PIECE).take_while(|_| self.read_text()).for_each(drop);
+        }
         let Phase::Ending(until, lost) = &mut self.phase else { return };
         let carrier = self.ends.state().carrier.clone();
         let ended = match carrier.ended() {
@@ -127,7 +147,8 @@ impl Driven {
             }),
         };
         if let Some((rest, broken)) = lost.take() {
-            self.receiver.tell(NodeEvent::Lost { reason: ended + &rest, broken });
+            let text = self.ends.text().take();
+            self.receiver.tell(NodeEvent::Lost { reason: ended + &rest + &text, broken });
         }
         self.finish(now);
     }
@@ -159,11 +180,28 @@ impl Driven {
 
     /// Reads once, and passes on what has arrived. Returns whether more may follow at once.
     pub fn read(&mut self, driver: &mut EdgeDriver, now: Instant) -> bool {
+        self.read_text() | self.read_frames(driver, now)
+    }
+
+    /// Reads once from the stderr of the carrier. Returns whether more may follow at once.
+    fn read_text(&mut self) -> bool {
+        let mut piece = [0; TEXT_PIECE];
+        let Some(errors) = self.errors.as_mut().filter(|_| self.has_text) else { return false };
+        match errors.read(&mut piece) {
+            Ok(length @ 1..) => self.ends.text().add(piece.get(..length).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.has_text = false,
+            Ok(0) | Err(_) => self.errors = None,
+        }
+        self.has_text && self.errors.is_some()
+    }
+
+    fn read_frames(&mut self, driver: &mut EdgeDriver, now: Instant) -> bool {
         let Some(up) = &mut self.up else { return false };
         let read = self.decoder.read_from(up).and_then(|length| match &mut self.greeting {
             None => Ok((length, length)),
             Some(greeting) if length > 0 => {
-                let is_over = greeting.skip(&mut self.decoder)?;
+                let is_over = greeting.skip(&mut self.decoder, &mut self.ends.text())?;
                 Ok((length, if is_over { self.decoder.held() } else { 0 }))
             }
             Some(_) => Ok((0, 0)),
@@ -294,6 +332,7 @@ impl Driven {
         drop(state);
         match cut {
             Some(broken) => {
+                let reason = reason + &self.ends.text().take();
                 self.receiver.tell(NodeEvent::Lost { reason, broken });
                 self.phase = Phase::Ending(now + DRAIN_LIMIT, None);
             }
@@ -303,6 +342,7 @@ impl Driven {
 
     fn finish(&mut self, now: Instant) {
         self.phase = Phase::Over;
+        self.ends.text().show(true);
         self.ends.state().abandon(now);
         self.ends.notify();
     }

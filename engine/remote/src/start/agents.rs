@@ -231,9 +231,9 @@ impl<'a> AgentStarts<'a> {
         let guardian = if limit.is_zero() { self.engine.guardian() } else { None };
         let carrier = launch.carriers.start(host, None, false, guardian.as_deref());
         self.engine.check_guardian();
-        let Carrier { end, down, up } =
+        let Carrier { end, down, up, errors } =
             carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
-        let ends = EdgeEnds::new(FrontEnd::new(&node.ranks, window(edges)), end, down);
+        let ends = EdgeEnds::new(host, FrontEnd::new(&node.ranks, window(edges)), end, down);
         let receiver = receiver::Receiver {
             node: node.clone(),
             number,
@@ -243,7 +243,7 @@ impl<'a> AgentStarts<'a> {
             output: self.remote.output.clone(),
             events: self.events.clone(),
         };
-        Ok(self.driver.drive(Driven::new(receiver, up, limit, launch.node_timeout)))
+        Ok(self.driver.drive(Driven::new(receiver, (up, errors), limit, launch.node_timeout)))
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.

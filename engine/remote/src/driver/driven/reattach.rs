@@ -161,7 +161,7 @@ impl Driven {
         let Phase::Searching(search @ CarrierSearch { step: Step::Start, .. }) = &mut self.phase else {
             return drop(carrier.map(|carrier| carrier.end.signal(Signal::KILL)));
         };
-        let Carrier { end, mut down, up } = match carrier {
+        let Carrier { end, mut down, up, errors } = match carrier {
             Ok(carrier) => carrier,
             Err(error) => return self.attempt_failed(driver, error.to_string(), now),
         };
@@ -169,9 +169,10 @@ impl Driven {
         state.link.begin_attempt();
         let frame = state.link.resume_frame(search.address.session).header().unwrap_or_default();
         drop(state);
-        let begun = driver.watch(number, &up, &down).and_then(|()| down.write_all(&frame));
+        let begun = driver.watch(number, (&up, &down, errors.as_ref())).and_then(|()| down.write_all(&frame));
         search.step = Step::Answer(end, down, now + search.limit.min(left));
-        (self.up, self.is_ending) = (Some(up), false);
+        (self.up, self.errors, self.is_ending) = (Some(up), errors, false);
+        self.ends.text().begin();
         (self.greeting, self.decoder) = (Some(Greeting::new(search.is_silent)), FrameDecoder::of_agent());
         match begun {
             Ok(()) => {}
@@ -258,15 +259,15 @@ mod tests {
         let driver = EdgeDriver::start(&carriers).unwrap();
         let (events, lost) = unbounded();
         let edge = |number: usize, host: &str, limit| {
-            let Carrier { end, down, up } = carriers.start(host, None, true, None).unwrap();
+            let Carrier { end, down, up, .. } = carriers.start(host, None, true, None).unwrap();
             let ranks = [Rank(0)].into();
-            let ends = Arc::new(EdgeEnds::new(FrontEnd::new(&ranks, 1..=1), end, down));
+            let ends = Arc::new(EdgeEnds::new(host, FrontEnd::new(&ranks, 1..=1), end, down));
             let node = Node { host: host.into(), ranks };
             let events = events.clone();
             let (remote, engine) = (Weak::new(), Weak::new());
             ends.state().link.outlive_carriers(limit);
             let receiver = Receiver { node, number, remote, engine, ends, output: None, events };
-            let mut driven = Driven::new(receiver, up, limit, None);
+            let mut driven = Driven::new(receiver, (up, None), limit, None);
             driven.address = Some(LinkAddress { path: "/nonexistent".into(), session: 0 });
             driver.drive(driven)
         };
