@@ -396,6 +396,28 @@ fn an_agent_that_was_given_up_ends_when_it_goes_on() {
 }
 
 #[test]
+fn an_agent_that_stood_still_when_its_node_was_given_up_ends_when_no_carrier_comes() {
+    let node = Node::new();
+    let options = ["--reattach", "0.5", "--node-timeout", "5", "--kill-wait", "0.1"];
+    let (mut run, _stdout) = node.start_ready(&options, "exec sleep 1000");
+    let stderr = iof_testing::pipes::collect(run.stderr());
+    let agent = agent_of(&run, "b");
+    let is_down = |wire: &u32| has_variable(*wire, "NODE=b") && has_variable(*wire, "WAY=down");
+    // What tells the agent that it was given up does not arrive: its carrier stands still, and is killed.
+    for pid in [run.running("wire").into_iter().find(is_down).unwrap(), agent] {
+        send(pid, Signal::SIGSTOP);
+    }
+    assert_eq!(run.wait(), 1);
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert!(errors.contains("node b is lost with rank 1: its agent was silent for 5 s; of its"), "{errors}");
+    assert_eq!((run.running("iof"), run.running("sleep").len()), (vec![agent], 1));
+    send(agent, Signal::SIGCONT);
+    wait_for("the end of the rank", || run.running("sleep").is_empty().then_some(()));
+    wait_for("the end of the agent", || run.running("iof").is_empty().then_some(()));
+    assert_eq!(node.site.sockets(), [""; 0].map(PathBuf::from));
+}
+
+#[test]
 fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
     let node = Node::new();
     let (mut run, _stdout) =

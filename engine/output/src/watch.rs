@@ -88,22 +88,7 @@ impl WriteWatch {
 
     /// Notes that a step begins. It ends when the returned value is dropped.
     pub(crate) fn begin(&self, path: Option<&Arc<Path>>) -> Busy<'_> {
-        self.begin_step(lock(&self.0), path)
-    }
-
-    /// Notes that a printer begins to write whole lines. Does not return once the output is stopped.
-    pub(crate) fn begin_lines(&self, path: Option<&Arc<Path>>) -> Busy<'_> {
-        let state = lock(&self.0);
-        if state.is_stopped {
-            drop(state);
-            loop {
-                thread::park();
-            }
-        }
-        self.begin_step(state, path)
-    }
-
-    fn begin_step(&self, mut state: MutexGuard<'_, WatchState>, path: Option<&Arc<Path>>) -> Busy<'_> {
+        let mut state = lock(&self.0);
         if state.depth == 0 {
             state.progress.accepted = 0;
             state.progress.path = path.cloned();
@@ -111,6 +96,19 @@ impl WriteWatch {
         state.depth = state.depth.saturating_add(1);
         state.progress.is_busy = true;
         Busy(self)
+    }
+
+    /// Notes that a printer begins to write whole lines. Does not return once the output is stopped.
+    pub(crate) fn begin_lines(&self, path: Option<&Arc<Path>>) -> Busy<'_> {
+        let busy = self.begin(path);
+        // Either this is seen, or who has stopped the output sees that it is busy.
+        if !self.is_stopped() {
+            return busy;
+        }
+        drop(busy);
+        loop {
+            thread::park();
+        }
     }
 
     /// Returns the largest number of bytes of one write, to a regular file or to another output.

@@ -167,7 +167,8 @@ impl EdgeDriver {
             readable.retain(|number| {
                 let mut reads = 0..READS_PER_TURN;
                 let edge = edges.get_mut(number);
-                let is_left = edge.is_some_and(|edge| reads.all(|_| edge.read(&mut self, now)));
+                let is_left =
+                    edge.is_some_and(|edge| reads.all(|_| edge.read_text() | edge.read(&mut self, now)));
                 self.changed.push_back(*number);
                 is_left
             });

@@ -22,9 +22,9 @@ impl CarrierText {
         CarrierText { host: host.into(), length: 0, held: Vec::new(), is_shown: false }
     }
 
-    /// Begins with the text of another carrier.
-    pub fn begin(&mut self) {
-        self.length = 0;
+    /// Begins with the text of another carrier, which is not shown if it `is_silent`.
+    pub fn begin(&mut self, is_silent: bool) {
+        self.length = if is_silent { usize::MAX } else { 0 };
     }
 
     /// Adds text. What exceeds [`MAX_GREETING`] bytes of a carrier is not shown.
@@ -56,57 +56,35 @@ impl CarrierText {
         }
     }
 
-    /// Returns what the reason for which the agent does not speak ends with: its last lines, of
-    /// [`MAX_TEXT`] bytes at most, unless they are shown.
+    /// Returns what the reason for which the agent does not speak ends with: the lines of the last
+    /// [`MAX_TEXT`] bytes, unless they are shown.
     pub fn take(&mut self) -> String {
         if self.is_shown {
             self.show(true);
         }
-        let text = String::from_utf8_lossy(&self.held).into_owned();
-        let mut room = MAX_TEXT;
-        let mut lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let fits = |line: &&&str| {
-            let left = room.checked_sub(line.len());
-            room = left.unwrap_or(0);
-            left.is_some()
-        };
-        let count = lines.iter().rev().take_while(fits).count();
-        lines.drain(..lines.len().saturating_sub(count));
+        let rest = self.held.split_off(self.held.len().saturating_sub(MAX_TEXT));
         self.held.clear();
+        let text = String::from_utf8_lossy(&rest);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.is_empty() { String::new() } else { format!(": {}", lines.join("; ")) }
     }
-}
 
-/// The text before the first header that a carrier delivers.
-pub struct Greeting {
-    length: usize,
-    is_silent: bool,
-}
-
-impl Greeting {
-    /// Expects text that is shown as what the carrier writes on stderr, unless `is_silent`.
-    pub fn new(is_silent: bool) -> Greeting {
-        Greeting { length: 0, is_silent }
-    }
-
-    /// Adds the text that `decoder` has received to that of the carrier. Returns whether the first header
-    /// follows it.
+    /// Adds the text that `decoder` has received, after `skipped` bytes before the first header. Returns
+    /// whether that follows it.
     ///
     /// # Errors
     /// More than [`MAX_GREETING`] bytes precede the header.
-    pub fn skip(&mut self, decoder: &mut FrameDecoder, shown: &mut CarrierText) -> io::Result<bool> {
+    pub fn skip(&mut self, decoder: &mut FrameDecoder, skipped: &mut usize) -> io::Result<bool> {
         let text = decoder.skip_text();
-        if !self.is_silent {
-            shown.add(text);
-        }
-        self.length = self.length.saturating_add(text.len());
-        if self.length > MAX_GREETING {
+        *skipped = skipped.saturating_add(text.len());
+        if *skipped > MAX_GREETING {
             let limit = format!("more than {MAX_GREETING} bytes (MAX_GREETING) precede the first frame");
             return Err(io::Error::other(limit));
         }
+        self.add(text);
         let has_header = decoder.held() >= HEADER;
         if has_header {
-            shown.show(true);
+            self.show(true);
         }
         Ok(has_header)
     }

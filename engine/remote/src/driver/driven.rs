@@ -18,7 +18,6 @@ use self::reattach::CarrierSearch;
 use super::EdgeDriver;
 use crate::carrier::{DRAIN_LIMIT, EXIT_LIMIT};
 use crate::edge::{EdgeEnds, NodeEvent};
-use crate::greeting::Greeting;
 use crate::receiver::Receiver;
 
 /// The number of bytes that are read at once from the stderr of a carrier.
@@ -33,8 +32,8 @@ pub struct Driven {
     /// The stderr of the carrier, until it ends, and whether it may have text.
     pub errors: Option<File>,
     pub has_text: bool,
-    /// The bytes before the first frame.
-    pub greeting: Option<Greeting>,
+    /// The number of bytes that were skipped, before the first frame.
+    pub greeting: Option<usize>,
     pub decoder: FrameDecoder,
     /// Nothing follows in the output but what it holds.
     pub is_ending: bool,
@@ -62,20 +61,15 @@ pub enum Phase {
 impl Driven {
     /// Returns an edge over this carrier. Without a carrier, it is lost after `limit`; if its agent is
     /// silent, after `node_timeout`.
-    pub fn new(
-        receiver: Receiver,
-        (up, errors): (File, Option<File>),
-        limit: Duration,
-        node_timeout: Option<Duration>,
-    ) -> Driven {
+    pub fn new(receiver: Receiver, up: File, limit: Duration, node_timeout: Option<Duration>) -> Driven {
         let ends = Arc::clone(&receiver.ends);
         Driven {
             receiver,
             ends,
             up: Some(up),
-            errors,
+            errors: None,
             has_text: false,
-            greeting: Some(Greeting::new(false)),
+            greeting: Some(0),
             decoder: FrameDecoder::of_agent(),
             is_ending: false,
             phase: Phase::Receiving,
@@ -178,13 +172,8 @@ impl Driven {
         }
     }
 
-    /// Reads once, and passes on what has arrived. Returns whether more may follow at once.
-    pub fn read(&mut self, driver: &mut EdgeDriver, now: Instant) -> bool {
-        self.read_text() | self.read_frames(driver, now)
-    }
-
     /// Reads once from the stderr of the carrier. Returns whether more may follow at once.
-    fn read_text(&mut self) -> bool {
+    pub fn read_text(&mut self) -> bool {
         let mut piece = [0; TEXT_PIECE];
         let Some(errors) = self.errors.as_mut().filter(|_| self.has_text) else { return false };
         match errors.read(&mut piece) {
@@ -196,12 +185,13 @@ impl Driven {
         self.has_text && self.errors.is_some()
     }
 
-    fn read_frames(&mut self, driver: &mut EdgeDriver, now: Instant) -> bool {
+    /// Reads once, and passes on what has arrived. Returns whether more may follow at once.
+    pub fn read(&mut self, driver: &mut EdgeDriver, now: Instant) -> bool {
         let Some(up) = &mut self.up else { return false };
         let read = self.decoder.read_from(up).and_then(|length| match &mut self.greeting {
             None => Ok((length, length)),
             Some(greeting) if length > 0 => {
-                let is_over = greeting.skip(&mut self.decoder, &mut self.ends.text())?;
+                let is_over = self.ends.text().skip(&mut self.decoder, greeting)?;
                 Ok((length, if is_over { self.decoder.held() } else { 0 }))
             }
             Some(_) => Ok((0, 0)),

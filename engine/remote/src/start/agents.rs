@@ -243,7 +243,9 @@ impl<'a> AgentStarts<'a> {
             output: self.remote.output.clone(),
             events: self.events.clone(),
         };
-        Ok(self.driver.drive(Driven::new(receiver, (up, errors), limit, launch.node_timeout)))
+        let mut driven = Driven::new(receiver, up, limit, launch.node_timeout);
+        driven.errors = errors;
+        Ok(self.driver.drive(driven))
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.

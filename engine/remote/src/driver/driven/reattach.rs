@@ -12,7 +12,6 @@ use iof_nodes::{Frame, FrameDecoder, LinkAddress, ToFrontEnd};
 use super::{Driven, Phase};
 use crate::carrier::{Carrier, CarrierEnd, EXIT_LIMIT};
 use crate::driver::EdgeDriver;
-use crate::greeting::Greeting;
 
 /// The time between two attempts, at least. Up to half of it comes on top.
 const RETRY: Duration = Duration::from_secs(1);
@@ -172,8 +171,8 @@ impl Driven {
         let begun = driver.watch(number, (&up, &down, errors.as_ref())).and_then(|()| down.write_all(&frame));
         search.step = Step::Answer(end, down, now + search.limit.min(left));
         (self.up, self.errors, self.is_ending) = (Some(up), errors, false);
-        self.ends.text().begin();
-        (self.greeting, self.decoder) = (Some(Greeting::new(search.is_silent)), FrameDecoder::of_agent());
+        self.ends.text().begin(search.is_silent);
+        (self.greeting, self.decoder) = (Some(0), FrameDecoder::of_agent());
         match begun {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::BrokenPipe => search.await_exit(now),
@@ -267,7 +266,7 @@ mod tests {
             let (remote, engine) = (Weak::new(), Weak::new());
             ends.state().link.outlive_carriers(limit);
             let receiver = Receiver { node, number, remote, engine, ends, output: None, events };
-            let mut driven = Driven::new(receiver, (up, None), limit, None);
+            let mut driven = Driven::new(receiver, up, limit, None);
             driven.address = Some(LinkAddress { path: "/nonexistent".into(), session: 0 });
             driver.drive(driven)
         };
