@@ -21,13 +21,17 @@ pub const MAX_ANSWER: usize = 256 << 10;
 pub const MAX_STDIN: usize = 64 << 10;
 
 /// The largest window of one bundle in bytes: records and their headers that the receiver has not
-/// credited. It begins with 1 MiB, and follows the product of the rate and the round trip. One stream
+/// credited. It begins with 1 or 2 MiB, and follows the product of the rate and the round trip. One stream
 /// may have all of it, so it is at most what the engine accepts of one.
 pub const MAX_WINDOW: u64 = 4 << 20;
 
 /// The sum of the windows of all nodes of a job for output, in bytes. With more than 32 nodes each window is
 /// smaller than [`MAX_WINDOW`], and with more than 128 smaller than the 1 MiB with which it begins.
 pub const MAX_WINDOWS: u64 = 256 << 20;
+
+/// The sum of the windows with which the nodes of a job begin, in bytes, as long as these are larger than 1 MiB.
+/// With up to 8 nodes each has 2 MiB, and with 16 or more 1 MiB.
+pub const MAX_FIRST_WINDOWS: u64 = 32 << 20;
 
 /// The largest number of bytes that a node may report of one stream, produced or lost. What exceeds
 /// it is not true.

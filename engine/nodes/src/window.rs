@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crate::EdgeError;
-use crate::limits::{MAX_WINDOW, MAX_WINDOWS};
+use crate::limits::{MAX_FIRST_WINDOWS, MAX_WINDOW, MAX_WINDOWS};
 
 /// Credit is given for at least this part of a window, so that its frames cost little.
 const CREDIT_PART: u64 = 4;
@@ -12,14 +12,16 @@ const CREDIT_PART: u64 = 4;
 /// The bundles of a node's output. What tools pull goes into rings at once, and comes on top.
 const OUTPUT_BUNDLES: usize = 2;
 
-/// The size of a window until a round trip takes long, in bytes.
-const FIRST_WINDOW: u64 = 1 << 20;
+/// The size of a window until a round trip takes long, in bytes: with many nodes, and with few. The larger
+/// one is that of ssh(1), which is then not faster.
+const FIRST_WINDOW: RangeInclusive<u64> = 1 << 20..=2 << 20;
 
 /// Returns the bounds of the window of each bundle, in bytes, in a job on this number of nodes.
 pub fn window(nodes: usize) -> RangeInclusive<u64> {
     let bundles = nodes.saturating_mul(OUTPUT_BUNDLES).max(1) as u64;
     let part = MAX_WINDOWS.checked_div(bundles).unwrap_or(MAX_WINDOW);
-    FIRST_WINDOW.min(part)..=MAX_WINDOW.min(part)
+    let first = MAX_FIRST_WINDOWS.checked_div(bundles).unwrap_or_default();
+    first.clamp(*FIRST_WINDOW.start(), *FIRST_WINDOW.end()).min(part)..=MAX_WINDOW.min(part)
 }
 
 /// The bytes since a credit. The first one beyond what the agent could send before that credit

@@ -478,7 +478,8 @@ fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused()
 
 #[test]
 fn the_windows_of_all_nodes_are_bounded_together() {
-    assert_eq!((window(1), window(32)), (1 << 20..=MAX_WINDOW, 1 << 20..=MAX_WINDOW));
+    assert_eq!((window(8), window(16)), (2 << 20..=MAX_WINDOW, 1 << 20..=MAX_WINDOW));
+    assert_eq!(window(32), 1 << 20..=MAX_WINDOW);
     assert_eq!(window(128), 1 << 20..=1 << 20);
     for nodes in 1..=MAX_NODES {
         let (least, most) = window(nodes).into_inner();
@@ -488,16 +489,16 @@ fn the_windows_of_all_nodes_are_bounded_together() {
 }
 
 /// Sends records for some seconds over a carrier with this round trip and rate, in milliseconds and in
-/// bytes a millisecond, to a reader that takes so much. Returns the rate in the last half, and the
+/// bytes a millisecond, to a reader that takes so much, in a job on this number of nodes. Returns the rate in the last half, and the
 /// most that was under way.
-fn flow(round_trip: u64, rate: u64, reader: u64) -> (u64, u64) {
-    let (mut agent, mut front) = (AgentEnd::default(), started_with(window(1)));
+fn flow(nodes: usize, round_trip: u64, rate: u64, reader: u64) -> (u64, u64) {
+    let (mut agent, mut front) = (AgentEnd::default(), started_with(window(nodes)));
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
     let (bytes, epoch) = (vec![0; MAX_RECORD / 4], Instant::now());
     let cost = (bytes.len() + HEADER) as u64;
     agent.receive(&Frame::HELLO).unwrap();
     let (mut down, mut up) = (VecDeque::new(), VecDeque::<u64>::new());
-    down.push_back((0, Frame::Credit { bundle: Bundle::Stdout, bytes: *window(1).start() }));
+    down.push_back((0, Frame::Credit { bundle: Bundle::Stdout, bytes: *window(nodes).start() }));
     let (mut sent, mut waiting, mut taken, mut most) = (0u64, 0u64, 0, 0);
     let (mut may_take, mut half, mut link_free) = (0, 0, 0u64);
     for now in 0..2000 {
@@ -532,9 +533,9 @@ fn flow(round_trip: u64, rate: u64, reader: u64) -> (u64, u64) {
 #[test]
 fn a_window_follows_the_product_of_rate_and_round_trip_up_to_its_limit() {
     // 100 ms at the 20 MB/s that a window of 2 MiB allows, and more than the limit allows.
-    let (rate, most) = flow(100, 21_000, 1 << 20);
+    let (rate, most) = flow(16, 100, 21_000, 1 << 20);
     assert!(rate > 20_000 && most <= MAX_WINDOW, "{rate} {most}");
-    let (rate, most) = flow(100, 1 << 20, 1 << 20);
+    let (rate, most) = flow(16, 100, 1 << 20, 1 << 20);
     assert!(rate > 30_000 && (MAX_WINDOW / 2..=MAX_WINDOW).contains(&most), "{rate} {most}");
 }
 
@@ -543,7 +544,7 @@ fn a_window_does_not_grow_for_a_short_round_trip_a_slow_carrier_or_a_slow_reader
     for (round_trip, rate, reader) in
         [(0, 1 << 20, 1 << 20), (2, 100_000, 1 << 20), (2, 10_000, 1 << 20), (100, 1 << 20, 3000)]
     {
-        let (achieved, most) = flow(round_trip, rate, reader);
+        let (achieved, most) = flow(16, round_trip, rate, reader);
         let bound = rate.min(reader);
         assert!(achieved >= bound * 9 / 10 || round_trip == 0, "{round_trip} {rate} {reader}: {achieved}");
         assert!(most <= 3 << 20, "{round_trip} {rate} {reader}: {most}");
