@@ -369,7 +369,8 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
 #[test]
 fn agents_end_when_a_signal_ends_a_job_of_which_only_output_is_left() {
     let node = Node::new();
-    let run = node.start(&["--reattach", "1000"], "head -c 1M /dev/zero");
+    // More than a window, so that the agents are not over.
+    let run = node.start(&["--reattach", "1000", "--cache-size", "8M"], "head -c 8M /dev/zero");
     (0..2).for_each(|rank| drop(node.site.wait_for_state(rank, "terminated")));
     assert_eq!(run.running("iof").len(), 3);
     run.signal(Signal::SIGTERM);
