@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::attribute::{self, Place};
 use crate::failure::Failure;
 use crate::info::Info;
-use crate::names::Channels;
+use crate::names::{Channel, Channels};
 use crate::status::Status;
 
 /// The keys.
@@ -91,9 +91,6 @@ impl Directives {
         let mut all = Directives::default();
         let (mut oldest, mut newest, mut seconds) = (false, false, None);
         let ignored = attribute::read(infos, level.place(), &BTreeSet::new(), |given| {
-            let mut forward = |channel, wanted| {
-                all.forward.get_or_insert(Channels::empty()).set(channel, wanted);
-            };
             match given.key() {
                 key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(given.number()?),
                 key::PMIX_IOF_DROP_OLDEST => oldest = given.bool()?,
@@ -109,15 +106,17 @@ impl Directives {
                     all.forward = Some(channels);
                     all.stdin = channels.contains(Channels::STDIN);
                 }
-                key::PMIX_FWD_STDIN => all.stdin = given.bool()?,
-                key::PMIX_FWD_STDOUT => forward(Channels::STDOUT, given.bool()?),
-                key::PMIX_FWD_STDERR => forward(Channels::STDERR, given.bool()?),
-                key::PMIX_FWD_STDDIAG => forward(Channels::STDDIAG, given.bool()?),
                 // Every registration receives a copy.
                 key::PMIX_IOF_COPY => {}
                 key::PMIX_IOF_REDIRECT if given.bool()? => return Err(given.unsupported()),
                 key::PMIX_IOF_REDIRECT => {}
-                _ => return Err(given.unread()),
+                key => {
+                    let channel = Channel::KNOWN.into_iter().find(|channel| channel.forwarding_key() == key);
+                    match (channel.ok_or_else(|| given.unread())?, given.bool()?) {
+                        (Channel::Stdin, wanted) => all.stdin = wanted,
+                        (output, wanted) => all.forward.get_or_insert_default().set(output.into(), wanted),
+                    }
+                }
             }
             Ok(())
         })?;

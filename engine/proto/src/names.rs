@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_NSPACE;
+use crate::numbers::Number;
 
 /// The number of a process in its job, starting at 0, or one of PMIx's two special values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -183,38 +184,99 @@ impl fmt::Display for Proc {
     }
 }
 
-bitflags::bitflags! {
-    /// A set of channels (`pmix_iof_channel_t`, RFC0025).
-    ///
-    /// ```
-    /// use iof_proto::{Channel, Channels};
-    /// let outputs: Vec<Channel> = Channels::ALL.outputs().collect();
-    /// assert_eq!(outputs, [Channel::Stdout, Channel::Stderr, Channel::Stddiag]);
-    /// ```
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-    #[serde(try_from = "u16", into = "u16")]
-    pub struct Channels: u16 {
-        /// The standard input of a process.
-        const STDIN = 0x01;
-        /// The standard output of a process.
-        const STDOUT = 0x02;
-        /// The standard error of a process.
-        const STDERR = 0x04;
-        /// The diagnostics of a process, which it writes to a descriptor of their own. An engine
-        /// passes the number of this descriptor to its ranks in `IOF_STDDIAG_FD`.
-        const STDDIAG = 0x08;
-        /// All channels that PMIx defines or reserves, including stdin. A pull of `ALL` receives
-        /// the three output channels. Any other pull with stdin fails, because stdin can only be
-        /// pushed.
-        const ALL = 0xff;
-    }
+/// Defines the channels. A row has a variant of [`Channel`] and its name, and a bit of [`Channels`] and
+/// its number. The constant in C, the key and the variable of a channel are derived from these.
+macro_rules! channels {
+    ($($(#[doc = $doc:literal])+ $channel:ident = $name:literal, $bit:ident = $number:literal;)+) => {
+        /// A channel of a process. The order is that of the numbers on an edge.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Channel {
+            $($(#[doc = $doc])+ $channel,)+
+        }
+
+        bitflags::bitflags! {
+            /// A set of channels (`pmix_iof_channel_t`, RFC0025).
+            ///
+            /// ```
+            /// use iof_proto::{Channel, Channels};
+            /// let channels = Channels::STDDIAG | Channels::STDOUT | Channels::STDIN;
+            /// let outputs: Vec<Channel> = channels.outputs().collect();
+            /// assert_eq!(outputs, [Channel::Stdout, Channel::Stddiag]);
+            /// ```
+            #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+            #[serde(try_from = "u16", into = "u16")]
+            pub struct Channels: u16 {
+                $($(#[doc = $doc])+ const $bit = $number;)+
+                /// All channels that PMIx defines or reserves, including stdin. A pull of `ALL`
+                /// receives the output channels. Any other pull with stdin fails, because stdin can
+                /// only be pushed.
+                const ALL = 0xff;
+                /// All channels that a process has.
+                const KNOWN = 0 $(| $number)+;
+            }
+        }
+
+        impl Channel {
+            /// All channels that a process has, stdin first.
+            pub const KNOWN: [Channel; [$($number),+].len()] = [$(Channel::$channel),+];
+
+            /// Returns the name, such as `stdin`.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Channel::$channel => $name),+ }
+            }
+
+            /// Returns the key of the attribute by which a launcher has the channel forwarded, such as
+            /// `PMIX_FWD_STDOUT`.
+            pub const fn forwarding_key(self) -> &'static str {
+                match self { $(Channel::$channel => concat!("pmix.fwd.", $name)),+ }
+            }
+
+            /// Returns the environment variable in which a process has the descriptor of a channel
+            /// among [`FURTHER`](Self::FURTHER), such as `IOF_STDDIAG_FD`.
+            pub const fn variable(self) -> &'static str {
+                match self { $(Channel::$channel => concat!("IOF_", stringify!($bit), "_FD")),+ }
+            }
+        }
+
+        impl From<Channel> for Channels {
+            fn from(channel: Channel) -> Channels {
+                match channel { $(Channel::$channel => Channels::$bit),+ }
+            }
+        }
+
+        /// The sets of channels.
+        pub static CHANNELS: &[Number] = &[
+            crate::numbers!(@row PMIX_FWD_NO_CHANNELS = 0, Some(" No channels.")),
+            $(Number {
+                name: concat!("PMIX_FWD_", stringify!($bit), "_CHANNEL"),
+                ..crate::numbers!(@row $bit = $number, Some(concat!($($doc),+)))
+            },)+
+            crate::numbers!(@row PMIX_FWD_ALL_CHANNELS = 0xff, Some(
+                " All channels, including those of future versions. In iof_IOF_pull: all output channels."
+            )),
+        ];
+    };
+}
+
+channels! {
+    /// Standard input.
+    Stdin = "stdin", STDIN = 0x1;
+    /// Standard output.
+    Stdout = "stdout", STDOUT = 0x2;
+    /// Standard error.
+    Stderr = "stderr", STDERR = 0x4;
+    /// Diagnostics, which a process writes to the descriptor in its environment variable
+    /// IOF_STDDIAG_FD.
+    Stddiag = "stddiag", STDDIAG = 0x8;
 }
 
 impl Channels {
-    /// The channels that go where stderr goes.
-    pub const ERRORS: Channels = Channels::STDERR.union(Channels::STDDIAG);
     /// All output channels.
-    pub const OUTPUTS: Channels = Channels::STDOUT.union(Channels::ERRORS);
+    pub const OUTPUTS: Channels = Channels::KNOWN.difference(Channels::STDIN);
+    /// The channels that go where stderr goes.
+    pub const ERRORS: Channels = Channels::OUTPUTS.difference(Channels::STDOUT);
+    /// Those of [`Channel::FURTHER`].
+    pub const FURTHER: Channels = Channels::ERRORS.difference(Channels::STDERR);
 
     /// Returns the output channels of this set, in the order of [`Channel::OUTPUTS`].
     pub fn outputs(self) -> impl Iterator<Item = Channel> {
@@ -224,7 +286,8 @@ impl Channels {
 
 /// The error for a channel mask with bits that PMIx does not reserve for channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("invalid channel mask {0:#06x}: expected bits within 0x00ff: stdin 1, stdout 2, stderr 4, stddiag 8")]
+#[error("invalid channel mask {0:#06x}: expected bits within 0x00ff: {known}",
+    known = Channel::KNOWN.map(|channel| format!("{channel} {}", Channels::from(channel).bits())).join(", "))]
 pub struct UnknownChannels(pub u16);
 
 impl TryFrom<u16> for Channels {
@@ -241,65 +304,24 @@ impl From<Channels> for u16 {
     }
 }
 
-/// A channel of a process, with its number on an edge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Channel {
-    /// The standard input.
-    Stdin = 0,
-    /// The standard output.
-    Stdout = 1,
-    /// The standard error.
-    Stderr = 2,
-    /// The diagnostics, which the process writes to the descriptor in `IOF_STDDIAG_FD`.
-    Stddiag = 3,
-}
-
 impl Channel {
     /// The output channels: those whose streams each rank has.
-    pub const OUTPUTS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-
-    /// Returns `stdin`, `stdout`, `stderr` or `stddiag`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Channel::Stdin => "stdin",
-            Channel::Stdout => "stdout",
-            Channel::Stderr => "stderr",
-            Channel::Stddiag => "stddiag",
-        }
-    }
+    pub const OUTPUTS: [Channel; Channel::KNOWN.len() - 1] = {
+        let [_, outputs @ ..] = Channel::KNOWN;
+        outputs
+    };
+    /// The output channels besides stdout and stderr. A process has the number of the descriptor of
+    /// each one in its [`variable`](Self::variable). Programs that redirect the output of their
+    /// children do not know of these channels, so their end is not waited for once a rank has exited.
+    pub const FURTHER: [Channel; Channel::OUTPUTS.len() - 2] = {
+        let [_, _, further @ ..] = Channel::OUTPUTS;
+        further
+    };
 }
 
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
-    }
-}
-
-/// The error for a word that does not name a channel.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid channel {0:?}: expected stdin, stdout, stderr or stddiag")]
-pub struct UnknownChannel(pub String);
-
-impl FromStr for Channel {
-    type Err = UnknownChannel;
-
-    fn from_str(word: &str) -> Result<Channel, UnknownChannel> {
-        std::iter::once(Channel::Stdin)
-            .chain(Channel::OUTPUTS)
-            .find(|channel| channel.as_str() == word)
-            .ok_or_else(|| UnknownChannel(word.to_owned()))
-    }
-}
-
-impl From<Channel> for Channels {
-    fn from(channel: Channel) -> Channels {
-        match channel {
-            Channel::Stdin => Channels::STDIN,
-            Channel::Stdout => Channels::STDOUT,
-            Channel::Stderr => Channels::STDERR,
-            Channel::Stddiag => Channels::STDDIAG,
-        }
     }
 }
 
@@ -382,6 +404,16 @@ mod tests {
     }
 
     #[test]
+    fn each_channel_has_an_attribute_by_which_it_is_forwarded() {
+        for channel in Channel::KNOWN {
+            let attribute = crate::attribute::all().find(|row| row.key == channel.forwarding_key()).unwrap();
+            assert_eq!(attribute.name, format!("PMIX_FWD_{}", channel.as_str().to_uppercase()));
+        }
+        assert!(Channel::FURTHER.contains(&Channel::Stddiag));
+        assert_eq!(Channel::Stddiag.variable(), "IOF_STDDIAG_FD");
+    }
+
+    #[test]
     fn channels_and_special_ranks_have_the_numbers_of_the_specifications() {
         let channels =
             [Channels::STDIN, Channels::STDOUT, Channels::STDERR, Channels::STDDIAG, Channels::ALL];
@@ -403,9 +435,7 @@ mod tests {
         assert_eq!(source.to_string(), "job.3");
         source.rank = Rank::WILDCARD;
         assert_eq!(source.to_string(), "job.*");
-        for channel in Channels::ALL.outputs().chain([Channel::Stdin]) {
-            assert_eq!(channel.to_string().parse::<Channel>().unwrap(), channel);
-        }
-        assert!("STDOUT".parse::<Channel>().is_err());
+        let channels = [Channel::Stdin, Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+        assert_eq!(channels.map(|channel| channel.to_string()), ["stdin", "stdout", "stderr", "stddiag"]);
     }
 }

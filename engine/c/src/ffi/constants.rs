@@ -4,12 +4,12 @@
 //! The constants of the header and the texts of the `_string` functions come from these tables.
 
 pub use iof_proto::attribute::data_type::*;
+pub use iof_proto::names::CHANNELS;
 use iof_proto::numbers;
 pub use iof_proto::numbers::Number;
 
 use crate::ffi::types::{
-    iof_data_range_t, iof_info_directives_t, iof_iof_channel_t, iof_persistence_t, iof_proc_state_t,
-    iof_rank_t, iof_scope_t,
+    iof_data_range_t, iof_info_directives_t, iof_persistence_t, iof_proc_state_t, iof_rank_t, iof_scope_t,
 };
 
 /// All tables, in the order of the header.
@@ -40,25 +40,6 @@ numbers! {
     PMIX_INFO_QUALIFIER = 0x8;
     /// Flag: the library does not free the value when it frees the info.
     PMIX_INFO_PERSISTENT = 0x10;
-}
-
-numbers! {
-    /// The sets of channels.
-    CHANNELS: iof_iof_channel_t;
-
-    /// No channels.
-    PMIX_FWD_NO_CHANNELS = 0x0;
-    /// Standard input.
-    PMIX_FWD_STDIN_CHANNEL = 0x1;
-    /// Standard output.
-    PMIX_FWD_STDOUT_CHANNEL = 0x2;
-    /// Standard error.
-    PMIX_FWD_STDERR_CHANNEL = 0x4;
-    /// Diagnostics, which a process writes to the descriptor in its environment variable
-    /// IOF_STDDIAG_FD.
-    PMIX_FWD_STDDIAG_CHANNEL = 0x8;
-    /// All channels, including those of future versions. In iof_IOF_pull: all output channels.
-    PMIX_FWD_ALL_CHANNELS = 0xff;
 }
 
 numbers! {

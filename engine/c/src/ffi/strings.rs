@@ -1,9 +1,9 @@
 //! The names and descriptions of numbers. The library owns the texts, which are valid for ever.
 
-use std::array;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::LazyLock;
 
+use iof_proto::Channels;
 use iof_proto::numbers::{terminated, text};
 use iof_proto::status::STATUSES;
 
@@ -35,15 +35,16 @@ pub extern "C" fn iof_Error_string(status: iof_status_t) -> *const c_char {
 /// for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_IOF_channel_string(channel: iof_iof_channel_t) -> *const c_char {
-    static SETS: LazyLock<[CString; 16]> = LazyLock::new(|| {
-        array::from_fn(|set| {
-            let names = ["STDIN", "STDOUT", "STDERR", "STDDIAG"].into_iter().enumerate();
-            let names: Vec<&str> =
-                names.filter(|(bit, _)| set >> bit & 1 != 0).map(|(_, name)| name).collect();
+    static SETS: LazyLock<Vec<CString>> = LazyLock::new(|| {
+        let text = |set| {
+            let set = Channels::from_bits_truncate(set);
+            let names: Vec<&str> = set.iter_names().map(|(name, _)| name).collect();
             CString::new(if names.is_empty() { "NONE".into() } else { names.join(" ") }).unwrap_or_default()
-        })
+        };
+        (0..=Channels::KNOWN.bits()).map(text).collect()
     });
-    guard_or(c"NONE".as_ptr(), || SETS.get(usize::from(channel & 0xf)).map_or(c"NONE", |set| set).as_ptr())
+    let known = usize::from(channel & Channels::KNOWN.bits());
+    guard_or(c"NONE".as_ptr(), || SETS.get(known).map_or(c"NONE", |set| set).as_ptr())
 }
 
 /// Returns the name of a state, without the prefix PMIX_.

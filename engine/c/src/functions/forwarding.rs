@@ -4,11 +4,10 @@
 use std::ffi::c_void;
 
 use iof_proto::attribute::key::*;
-use iof_proto::{Info, Status};
+use iof_proto::{Channels, Info, Status};
 use iof_tool::Push;
 
 use crate::ffi::callbacks::{iof_hdlr_reg_cbfunc_t, iof_iof_cbfunc_t, iof_op_cbfunc_t};
-use crate::ffi::constants::*;
 use crate::ffi::guard::{OrStatus, Outcome, guard, guard_number};
 use crate::ffi::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::ffi::{memory, read};
@@ -67,7 +66,7 @@ pub unsafe extern "C" fn iof_IOF_pull(
     guard_number(|| {
         // Like PMIx's library, it checks for stdin and for a connection before all other arguments.
         initialized()?;
-        if channel & PMIX_FWD_STDIN_CHANNEL != 0 {
+        if channel & Channels::STDIN.bits() != 0 {
             return Err(Status::ERR_NOT_SUPPORTED);
         }
         let session = session()?;

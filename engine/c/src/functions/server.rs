@@ -178,7 +178,7 @@ pub unsafe extern "C" fn iof_server_IOF_flow_control(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        if channel & PMIX_FWD_STDIN_CHANNEL == 0 {
+        if channel & Channels::STDIN.bits() == 0 {
             return Err(Status::ERR_NOT_SUPPORTED);
         }
         // SAFETY: the contract in the header.

@@ -32,8 +32,8 @@ use crate::outputs::output::OutputArgs;
     after_long_help = "Programs of one job are separated by ':', each with its own app options. Ranks are numbered across \
                   programs: in `-n 2 a : -n 4 b`, b has ranks 2 to 5. A program gets an argument ':' by sh -c 'PROG :'.\n\n\
                   Each rank has these variables in its environment: IOF_NSPACE (the job's name), IOF_RANK, IOF_NPROCS, \
-                  IOF_APPNUM (the number of its program, from 0), IOF_SERVER (the socket for tools) and \
-                  IOF_STDDIAG_FD (the descriptor of stddiag, PMIx's channel for diagnostics)."
+                  IOF_APPNUM (the number of its program, from 0), IOF_SERVER (the socket for tools) and, \
+                  for channels besides stdout and stderr, the descriptor: IOF_STDDIAG_FD for stddiag (diagnostics)."
 )]
 pub struct RunArgs {
     #[command(flatten)]

@@ -31,10 +31,9 @@ pub struct PullArgs {
 
     /// Pull these channels, such as stdout,stderr
     ///
-    /// The third one is stddiag, PMIx's channel for diagnostics. By default all three are pulled.
-    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = CHANNELS)]
-    #[arg(hide_possible_values = true, hide_default_value = true)]
-    pub channel: Channels,
+    /// Besides these there is stddiag, PMIx's channel for diagnostics. By default all are pulled.
+    #[arg(long, value_name = "LIST", value_parser = CHANNELS, hide_possible_values = true)]
+    pub channel: Option<Channels>,
 
     /// Skip output that is already cached
     #[arg(long)]
@@ -134,7 +133,8 @@ fn open(args: &PullArgs, parts: &[OutputTarget<'_>]) -> Result<(Vec<Option<Tool>
 
 /// Returns the channels and ranks of `part` that the options select, or `None` if there are none.
 fn select(args: &PullArgs, part: &OutputTarget<'_>) -> Option<(Channels, Vec<Rank>)> {
-    let (channels, ranks) = (args.channel & part.channels, common(&args.rank, part.ranks));
+    let (channels, ranks) =
+        (args.channel.unwrap_or(Channels::OUTPUTS) & part.channels, common(&args.rank, part.ranks));
     (!channels.is_empty() && !ranks.is_empty()).then_some((channels, ranks))
 }
 

@@ -99,12 +99,15 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
 pub fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for name in text.split(',') {
-        match name.trim().parse() {
-            Ok(Channel::Stdin) => {
+        match Channel::KNOWN.into_iter().find(|channel| channel.as_str() == name.trim()) {
+            Some(Channel::Stdin) => {
                 return Err("invalid channel 'stdin': stdin can be pushed, but not pulled".into());
             }
-            Ok(channel) => channels |= Channels::from(channel),
-            Err(_) => return Err(format!("invalid channel '{name}': expected stdout, stderr or stddiag")),
+            Some(channel) => channels |= Channels::from(channel),
+            None => {
+                let outputs = Channel::OUTPUTS.map(Channel::as_str).join(", ");
+                return Err(format!("invalid channel '{name}': expected one of {outputs}"));
+            }
         }
     }
     Ok(channels)

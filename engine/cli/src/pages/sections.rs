@@ -92,7 +92,7 @@ const RUN: Sections = Sections {
             "The hosts of the allocation, unless --hosts or --hostfile is given. Ignored if it is one host.",
         ),
         ("IOF_LIBPMIX", "The library libpmix.so.2 that serves MPI to programs of Open MPI 5, see --mpi."),
-        ("IOF_STDDIAG_FD", "Set for each rank: the descriptor of its channel stddiag."),
+        ("IOF_CHANNEL_FD", "Set for each rank: the descriptor of a further CHANNEL, such as IOF_STDDIAG_FD."),
         (
             "IOF_GATEWAY",
             "The socket of the site's gateway engine, to which `iof log` passes global messages.",

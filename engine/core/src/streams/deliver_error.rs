@@ -16,9 +16,7 @@ pub enum DeliverError {
     #[error(transparent)]
     Metadata(Failure),
     /// The source is not one rank below [`MAX_RANKS`], or the channel is stdin.
-    #[error(
-        "invalid source '{from} {channel}': expected a rank below {MAX_RANKS}, and stdout, stderr or stddiag"
-    )]
+    #[error("invalid source '{from} {channel}': expected a rank below {MAX_RANKS} and an output channel")]
     NoSource {
         /// The source of the delivery.
         from: Proc,

@@ -8,13 +8,15 @@ use std::path::PathBuf;
 
 use iof_proto::attribute::key::{
     PMIX_DEBUG_DAEMONS_PER_NODE, PMIX_DEBUG_DAEMONS_PER_PROC, PMIX_DEBUG_JOB, PMIX_DEBUG_TARGET,
-    PMIX_DEBUGGER_DAEMONS, PMIX_FWD_STDDIAG, PMIX_FWD_STDERR, PMIX_FWD_STDOUT, PMIX_HOST,
-    PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST, PMIX_IOF_DROP_OLDEST, PMIX_IOF_SRV_REQ, PMIX_NOHUP,
-    PMIX_NOTIFY_COMPLETION, PMIX_NSPACE, PMIX_PARENT_ID, PMIX_SPAWN_TOOL, PMIX_WDIR,
+    PMIX_DEBUGGER_DAEMONS, PMIX_HOST, PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST, PMIX_IOF_DROP_OLDEST,
+    PMIX_IOF_SRV_REQ, PMIX_NOHUP, PMIX_NOTIFY_COMPLETION, PMIX_NSPACE, PMIX_PARENT_ID, PMIX_SPAWN_TOOL,
+    PMIX_WDIR,
 };
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::limits::MAX_DIRECTIVES;
-use iof_proto::{App, Channels, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Proc, Spawn, Status};
+use iof_proto::{
+    App, Channel, Channels, Info, InfoValue, JobSpec, KillOnBadExit, Mpi, Nspace, Proc, Spawn, Status,
+};
 use nix::unistd::gethostname;
 
 use crate::library::read::{self, Read};
@@ -103,12 +105,6 @@ fn with_directives(mut spawn: Spawn, infos: &[Info]) -> Read<Spawn> {
 
 /// The keys by which a tool wants its job's output to be kept until it pulls it.
 const CACHED: [&str; 4] = [PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_OLDEST, PMIX_IOF_DROP_NEWEST, PMIX_IOF_SRV_REQ];
-/// The keys of channels, for which libpmix registers a tool itself unless they are false.
-const FORWARDED: [(&str, Channels); 3] = [
-    (PMIX_FWD_STDOUT, Channels::STDOUT),
-    (PMIX_FWD_STDERR, Channels::STDERR),
-    (PMIX_FWD_STDDIAG, Channels::STDDIAG),
-];
 
 /// A job that a tool wants to have started.
 #[derive(Debug)]
@@ -173,13 +169,15 @@ pub(crate) unsafe fn tool_spawn(
     let mut tools = SpawnedTools::default();
     let tools = tools.take(&mut rest).then_some(tools);
     let spawn = with_directives(spawn, &rest)?;
-    let is_given = |key: &str, value: bool| {
+    // Libpmix registers a tool itself for a channel unless its key is false.
+    let is_given = |channel: Channel, value: bool| {
+        let key = channel.forwarding_key();
         infos.iter().any(|info| info.key == key && info.value == InfoValue::Bool(value))
     };
     let is_cached = infos.iter().any(|info| CACHED.contains(&&*info.key));
-    let forwarded = FORWARDED.into_iter().filter(|(key, _)| !is_cached && is_given(key, true));
-    let is_numbered = !infos.is_empty() && FORWARDED.iter().any(|(key, _)| !is_given(key, false));
-    let forwarded = forwarded.fold(Channels::empty(), |all, (_, channel)| all | channel);
+    let forwarded = Channel::OUTPUTS.into_iter().filter(|channel| !is_cached && is_given(*channel, true));
+    let is_numbered = !infos.is_empty() && !Channel::OUTPUTS.iter().all(|channel| is_given(*channel, false));
+    let forwarded = forwarded.fold(Channels::empty(), |all, channel| all | channel.into());
     Ok(Box::new(ToolSpawn { spawn, forwarded, is_numbered, tools }))
 }
 
