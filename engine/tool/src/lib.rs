@@ -42,7 +42,7 @@
 //! # use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
 //! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! # use iof_proto::{Channels, Nspace, Proc, Rank};
-//! # use iof_tool::{Delivery, Pull};
+//! # use iof_tool::{Delivery, Pull, poll_timeout};
 //! # let engine = Engine::start(Config::new(Rendezvous::None))?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
 //! # let all = Proc::all(Nspace::new("job1")?);
@@ -62,11 +62,10 @@
 //! # In the event loop of the tool
 //! ```
 //! use std::os::fd::AsFd;
-//! use std::time::Duration;
 //! use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 //! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! # use iof_proto::{Channels, Nspace, Proc, Rank};
-//! # use iof_tool::{Delivery, Pull};
+//! use iof_tool::{Delivery, Pull, poll_timeout};
 //! # let engine = Engine::start(Config::new(Rendezvous::None))?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
 //! # let all = Proc::all(Nspace::new("job1")?);
@@ -74,11 +73,7 @@
 //! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![App::new("echo", ["hello"])]))?;
 //! while !tool.is_done() {
-//!     // Rounded up, or the loop would spin for the last part of a millisecond.
-//!     let timeout = match tool.timeout() {
-//!         Some(timeout) => PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
-//!         None => PollTimeout::NONE,
-//!     };
+//!     let timeout = PollTimeout::try_from(poll_timeout(tool.timeout()))?;
 //!     // The tool's other descriptors can be added here.
 //!     poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], timeout)?;
 //!     while let Some(delivery) = tool.try_recv()? {
@@ -157,5 +152,5 @@ pub use session::feed::Counts;
 pub use session::feeds::FeedId;
 pub use session::reply::Reply;
 pub use tool::Tool;
-pub use tool::poll::PollCall;
+pub use tool::poll::{PollCall, poll_timeout};
 pub use wakeup::Sleeper;

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use iof_proto::Status;
+use iof_tool::poll_timeout;
 
 use crate::ffi::guard::{guard_or, is_in_callback, reason};
 use crate::library::session_so_far;
@@ -40,8 +41,7 @@ pub extern "C" fn iof_progress_fd() -> c_int {
 pub extern "C" fn iof_progress_timeout() -> c_int {
     guard_or(0, || {
         let timeout = session_so_far().and_then(|session| session.timeout());
-        // Rounded up: otherwise the loop would spin for the last part of a millisecond.
-        timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).try_into().unwrap_or(c_int::MAX))
+        poll_timeout(timeout)
     })
 }
 

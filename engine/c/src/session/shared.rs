@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iof_proto::{Failure, Status};
-use iof_tool::Tool;
+use iof_tool::{Tool, poll_timeout};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -109,9 +109,7 @@ impl SessionShared {
 
     /// Waits until the core has work, for `timeout` at most.
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
-        // Rounded up: otherwise a thread would spin for the last part of a millisecond.
-        let rounded = timeout.map(|timeout| timeout.as_micros().div_ceil(1000));
-        let timeout = rounded.map_or(PollTimeout::NONE, |ms| ms.try_into().unwrap_or(PollTimeout::MAX));
+        let timeout = PollTimeout::try_from(poll_timeout(timeout)).unwrap_or(PollTimeout::NONE);
         // An interrupted wait is treated like a timeout.
         let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout);
     }

@@ -16,7 +16,7 @@ use iof_pmix_server::{
     Carried, HeldRequest, NspaceReply, PullRequest, Relay, ToolRequest, ToolServer, ToolSpawn,
 };
 use iof_proto::{Answer, Failure as Refusal, Nspace, Proc, Status};
-use iof_tool::{Delivery, Pull, Reply, Tool};
+use iof_tool::{Delivery, Pull, Reply, Tool, poll_timeout};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
@@ -300,7 +300,8 @@ impl Session {
         if is_received {
             fds.push(PollFd::new(self.tool.as_fd(), PollFlags::POLLIN));
         }
-        match poll(&mut fds, timeout_in_ms(timeout)) {
+        let timeout = PollTimeout::try_from(poll_timeout(timeout)).unwrap_or(PollTimeout::NONE);
+        match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.to_string()),
         }
@@ -310,10 +311,4 @@ impl Session {
         while (&self.wakeups).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         Ok(())
     }
-}
-
-/// Rounds up, or the loop would spin for the last part of a millisecond.
-fn timeout_in_ms(timeout: Option<Duration>) -> PollTimeout {
-    let milliseconds = timeout.map(|timeout| timeout.as_micros().div_ceil(1000));
-    milliseconds.map_or(PollTimeout::NONE, |limit| PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX))
 }

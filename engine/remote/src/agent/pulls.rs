@@ -10,7 +10,7 @@ use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Bundle, Frame, StreamKey, ToFrontEnd};
 use iof_proto::{Channels, Nspace, Proc, StreamPull};
-use iof_tool::{Delivery, Origin, Pull, Reply, Tool};
+use iof_tool::{Delivery, Origin, Pull, Reply, Tool, poll_timeout};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::uplink::Uplink;
@@ -102,11 +102,7 @@ impl Pulls {
                 Step::Failed(pull) => self.uplink.send(&ToFrontEnd::PullFailed { pull }),
                 Step::Done => {}
                 Step::Wait(limit) => {
-                    let limit = limit.map_or(PollTimeout::NONE, |limit| {
-                        // Rounded up, or the thread would spin for the last part of a millisecond.
-                        let millis = limit.as_micros().div_ceil(1000);
-                        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
-                    });
+                    let limit = PollTimeout::try_from(poll_timeout(limit)).unwrap_or(PollTimeout::NONE);
                     // After an error, such as an interruption, the tool is looked at.
                     let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], limit);
                     if lock(&self.state).tool.is_gone() {

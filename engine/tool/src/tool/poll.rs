@@ -16,6 +16,13 @@ use crate::wakeup::{Sleeper, Woken, wait};
 /// The longest time for which a tool that always has something to read leaves messages unread.
 const MESSAGE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Returns the argument of poll(2) for a wait of at most `limit`, in milliseconds: rounded up, or a
+/// loop would spin for the last part of a millisecond; -1 for no limit.
+#[must_use]
+pub fn poll_timeout(limit: Option<Duration>) -> i32 {
+    limit.map_or(-1, |limit| limit.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX))
+}
+
 /// The result of [`Tool::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
