@@ -53,6 +53,7 @@ impl Core {
                 .quotas
                 .charge(payer, [(Quota::SpawnedJobs, 1), (Quota::SpawnedRanks, spec.nprocs())])?,
             kept: None,
+            process: *process,
             spawner: requester.tool(),
             requester: None,
             claimed: false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use iof_proto::Nspace;
 
-use crate::clients::client::Requester;
+use crate::clients::client::{ClientProcess, Requester};
 use crate::clients::quotas::Charge;
 use crate::ids::{JobId, PeerId, SpawnId};
 
@@ -40,6 +40,8 @@ pub(crate) struct SpawnedJob {
     /// That of an ended job, which is kept for its spawner.
     pub(crate) kept: Option<Charge>,
     /// The tool that has requested it, while that is connected.
+    /// The process that has requested it.
+    pub(crate) process: ClientProcess,
     pub(crate) spawner: Option<PeerId>,
     /// The client that waits for the start.
     pub(crate) requester: Option<Requester>,
@@ -87,6 +89,12 @@ impl Spawns {
     pub(crate) fn add(&mut self, job: SpawnedJob) -> SpawnId {
         self.last = self.last.saturating_add(1);
         self.jobs.insert(SpawnId(self.last), job);
+    /// Returns whether `process` has requested the job with this number.
+    pub(crate) fn is_of_process(&self, run: u64, process: ClientProcess) -> bool {
+        let is_run = |job: &SpawnedJob| job.phase == StartPhase::Started { run };
+        self.jobs.values().any(|job| is_run(job) && job.process.is_process(process))
+    }
+
         SpawnId(self.last)
     }
 

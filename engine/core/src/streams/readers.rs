@@ -72,8 +72,9 @@ impl Core {
             match reserved.map_or_else(|| peer.take_slot(&*self.resources), Ok) {
                 Ok(id) if may_join => {
                     new.add_reader(peer_id, handler, options);
-                    steps.extend(peer.join(request, source, new.name(), handler, id, options));
-                    readers.push(JoiningReader { peer_id, handler, id });
+                    let reader = JoiningReader { peer_id, handler, id };
+                    steps.extend(peer.join(request, source, new.name(), &reader, options, &self.spawns));
+                    readers.push(reader);
                 }
                 // The tool is informed when the number of missed bytes is known.
                 missed => {
@@ -113,9 +114,10 @@ impl Core {
         for (source, id, options) in wanted {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             stream.add_reader(peer_id, handler, options);
-            steps.extend(peer.join(request, source, stream.name(), handler, id, options));
+            let reader = JoiningReader { peer_id, handler, id };
+            steps.extend(peer.join(request, source, stream.name(), &reader, options, &self.spawns));
             changes.extend(self.streams.changes(source, &*self.resources));
-            readers.push(JoiningReader { peer_id, handler, id });
+            readers.push(reader);
         }
         steps.extend(changes);
         self.request_begun(peer_id);

@@ -150,10 +150,11 @@ impl Core {
     /// Turns a pending connection into a tool, and sends it what the driver has made for it: its
     /// reader page, its doorbell and, if it may hold back sources, the bell by which it signals
     /// room.
-    pub fn welcome(&mut self, id: PeerId, may_block: bool, now: Instant) {
+    pub fn welcome(&mut self, id: PeerId, grant: Grant, now: Instant) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let slots = PageSlots::new(PageId::Tool(id), self.settings.slots);
-        let mut peer = pending.into_tool(id, may_block, slots, self.settings.limits, now);
+        let mut peer = pending.into_tool(id, grant, slots, self.settings.limits, now);
+        let may_block = grant != Grant::Never;
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
         peer.send_with(&message, Attachment::Welcome { may_block });
         self.tools.insert(id, peer);

@@ -29,6 +29,7 @@ use crate::notice::Notice;
 use crate::resources::PageSlots;
 use crate::streams::reading::Reading;
 use crate::tools::demand::Ticket;
+use crate::tools::grant::Grant;
 use crate::tools::linger::LastActivity;
 use crate::tools::outgoing::{Attachment, Outgoing};
 use crate::tools::peer::unread::Unread;
@@ -77,8 +78,8 @@ pub struct Peer {
     client: Client,
     /// The charge of its connection; `None` for the embedder's own.
     pub(crate) place: Option<Charge>,
-    /// Whether the tool may hold back sources under the block policy.
-    may_block: bool,
+    /// The sources that the tool may hold back under the block policy.
+    grant: Grant,
     /// Whether messages can be sent to the tool.
     receives: bool,
     /// The tool has ceased to receive, which the core has not been told.
@@ -107,7 +108,7 @@ impl Peer {
     pub(crate) fn new(
         client: Client,
         place: Option<Charge>,
-        may_block: bool,
+        grant: Grant,
         slots: PageSlots,
         limits: Limits,
         now: Instant,
@@ -125,7 +126,7 @@ impl Peer {
             last_request: now,
             client,
             place,
-            may_block,
+            grant,
             receives: true,
             has_stopped: false,
             slots,

@@ -90,7 +90,7 @@ impl PendingPeer {
     pub(crate) fn into_tool(
         self,
         id: PeerId,
-        may_block: bool,
+        grant: Grant,
         slots: PageSlots,
         limits: Limits,
         now: Instant,
@@ -98,7 +98,7 @@ impl PendingPeer {
         let (process, own) = (self.process(), self.is_own());
         let name = self.name.unwrap_or_default().into();
         let client = Client { id: ClientId::Tool(id), process, name, own, rank: None };
-        Peer::new(client, self.place, may_block, slots, limits, now)
+        Peer::new(client, self.place, grant, slots, limits, now)
     }
 
     /// Returns the reason for the refusal if the tool or the host has missed its deadline by `now`.

@@ -112,8 +112,8 @@ impl Control {
         }
         let (room, room_bell) = match (grant, own) {
             (Grant::Never, _) => (None, None),
-            (Grant::Block, true) => (Some(self.capture.room_bell().map_err(DisconnectReason::from)?), None),
-            (Grant::Block, false) => {
+            (_, true) => (Some(self.capture.room_bell().map_err(DisconnectReason::from)?), None),
+            (_, false) => {
                 let (ringer, bell) = self.capture.peer_room_bell().map_err(DisconnectReason::from)?;
                 (Some(ringer), Some(bell))
             }
@@ -121,9 +121,8 @@ impl Control {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.room_bell = room_bell;
         }
-        let may_block = room.is_some();
         self.tables.memory.add_tool(id, page, bell, room);
-        core.welcome(id, may_block, Instant::now());
+        core.welcome(id, grant, Instant::now());
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use iof_capture::test_utils::{Backend, SimulatedCapture};
 use iof_capture::{EndedStreams, Event, ProcessId, PushId, Signal, SourceId, TargetId};
 pub use iof_core::Limits;
 use iof_core::{
-    Command, Core, DueUpcall, HandleOp, Input, LogConfig, LogRoutes, Logs, MemorySource, Settings,
+    Command, Core, DueUpcall, Grant, HandleOp, Input, LogConfig, LogRoutes, Logs, MemorySource, Settings,
     SharedMemory, StreamOptions,
 };
 pub use iof_proto::socket::PeerCredentials;
@@ -236,7 +236,7 @@ pub struct SimulatedEngine {
     /// The limits that have been reached.
     reached: ReachedLimits,
     /// The connections that were granted to hold back sources.
-    may_block: BTreeSet<ConnectionId>,
+    grants: BTreeMap<ConnectionId, Grant>,
     /// The embedder's own connections.
     own: BTreeSet<ConnectionId>,
     /// The commands that were not sent, and what a simulator must know of them.
@@ -312,7 +312,7 @@ impl SimulatedEngine {
             answers: channel(),
             shortages,
             reached: ReachedLimits::default(),
-            may_block: BTreeSet::new(),
+            grants: BTreeMap::new(),
             own: BTreeSet::new(),
             commands: Vec::new(),
             noted: Vec::new(),

@@ -10,8 +10,11 @@ use iof_shm_ring::{Attached, CreateError, Policy, ReaderId, Start};
 use super::Peer;
 use crate::ids::{PageId, RingId, StreamName};
 use crate::resources::{PageSlots, Resources};
+use crate::spawns::table::Spawns;
+use crate::streams::awaited::JoiningReader;
 use crate::streams::options::StreamOptions;
 use crate::streams::reading::{Joining, Reading};
+use crate::tools::grant::Grant;
 use crate::tools::outgoing::Attachment;
 
 impl Peer {
@@ -84,17 +87,29 @@ impl Peer {
         reading.request_next().then_some(reading)
     }
 
-    /// Notes that a reader is about to be attached. Returns the step that attaches it.
+    /// Returns whether the tool may hold back the ranks of the job `run` under the block policy.
+    fn may_block(&self, run: u64, spawns: &Spawns) -> bool {
+        match self.grant {
+            Grant::Block => true,
+            Grant::Spawned => spawns.is_of_process(run, self.client.process),
+            Grant::Never => false,
+        }
+    }
+
+    /// Notes that a reader is about to be attached. `spawns` has the jobs that tools have started.
+    /// Returns the step that attaches it.
     pub(crate) fn join(
         &mut self,
         request: RequestId,
         source: SourceId,
         name: &Arc<StreamName>,
-        handler: u32,
-        id: ReaderId,
+        reader: &JoiningReader,
         options: StreamOptions,
+        spawns: &Spawns,
     ) -> Option<StreamStep<PageId>> {
+        let JoiningReader { handler, id, .. } = *reader;
         let page = self.page();
+        let may_block = self.may_block(name.run, spawns);
         let registration = self.registrations.get_mut(&handler)?;
         registration.reader_joins();
         self.readings
@@ -102,7 +117,7 @@ impl Peer {
         self.reader_ids.insert((source, handler), id);
         let gating = match options.policy {
             Policy::DropOldest => Gating::Never,
-            Policy::Block if self.may_block => Gating::Block,
+            Policy::Block if may_block => Gating::Block,
             Policy::DropNewest | Policy::Block => Gating::Keep,
         };
         let (start, group, remote) = (registration.start(), options.buffering.size.into(), !self.client.own);

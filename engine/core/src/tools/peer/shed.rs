@@ -11,6 +11,7 @@ use super::Peer;
 use crate::ids::StreamName;
 use crate::streams::completion::Completion;
 use crate::streams::reading::Reading;
+use crate::tools::grant::Grant;
 use crate::tools::outgoing::Outgoing;
 use crate::tools::peer::unread::{QueuedItem, Unread, UnreadKey};
 
@@ -22,7 +23,7 @@ impl Peer {
 
     /// Returns whether the tool loses what it does not read in time.
     pub fn may_lose(&self) -> bool {
-        !(self.client.own && self.may_block)
+        !(self.client.own && self.grant == Grant::Block)
     }
 
     /// Returns whether the tool reads too many streams of forgotten jobs to be attached to others.

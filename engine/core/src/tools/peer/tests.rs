@@ -15,7 +15,7 @@ fn peer() -> Peer {
     let slots = PageSlots::new(PageId::Tool(2), 8);
     let process = ClientProcess { pid: 1, uid: 1 };
     let client = Client { id: ClientId::Tool(2), process, name: "test".into(), own: false, rank: None };
-    Peer::new(client, None, false, slots, Limits::default(), Instant::now())
+    Peer::new(client, None, Grant::Never, slots, Limits::default(), Instant::now())
 }
 
 fn target(rank: u32) -> Proc {

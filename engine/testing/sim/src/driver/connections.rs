@@ -26,7 +26,7 @@ impl SimulatedEngine {
         let id = self.core.connected(credentials, own, self.now);
         self.sockets.insert(id, Socket::new(room));
         self.own.extend(own.is_some().then_some(id));
-        self.may_block.extend((own == Some(Grant::Block)).then_some(id));
+        self.grants.extend(own.map(|grant| (id, grant)));
         Ok(id)
     }
 
@@ -140,10 +140,9 @@ impl SimulatedEngine {
         }
         self.shortages.check_files()?;
         let (ringer, tool_bell) = bell().map_err(lacking)?;
-        let room = if grant == Grant::Block { Some(self.room.try_clone().map_err(lacking)?) } else { None };
-        let may_block = room.is_some();
+        let room = if grant != Grant::Never { Some(self.room.try_clone().map_err(lacking)?) } else { None };
         self.memory.add_tool(id, ReaderPage::on_heap(ringer), tool_bell, room);
-        self.core.welcome(id, may_block, self.now);
+        self.core.welcome(id, grant, self.now);
         Ok(())
     }
 

@@ -174,12 +174,18 @@ impl SimulatedEngine {
         }
     }
 
-    /// Approves a tool that may hold back sources.
-    pub fn approve_to_block(&mut self, CallToken(call): CallToken) {
+    /// Approves a tool, which may hold back all sources, or those of the jobs of its process if its
+    /// number is odd.
+    pub fn approve(&mut self, CallToken(call): CallToken, may_block: bool) {
         let Call::Approve(id) = call else { return };
+        let grant = match may_block {
+            true => Grant::Block,
+            false if id % 2 == 1 => Grant::Spawned,
+            false => Grant::Never,
+        };
         self.core.approval_answered(id);
-        self.may_block.insert(id);
-        if let Err(ended) = self.welcome(id, Grant::Block) {
+        self.grants.insert(id, grant);
+        if let Err(ended) = self.welcome(id, grant) {
             self.end_pending(id, ended);
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use iof_capture::{Gating, SourceId, StreamRequest, StreamStep};
-use iof_core::{Command, PageId, StreamName};
+use iof_core::{Command, Grant, PageId, StreamName};
 use iof_proto::Directives;
 use iof_shm_ring::{ReaderId, Start, StreamConfig};
 
@@ -80,10 +80,9 @@ impl SimulatedEngine {
         Some(PullOptions { directives: directives.clone(), start })
     }
 
-    /// Returns whether the host, or the embedder of an own connection, has granted a tool to hold
-    /// back sources.
-    pub fn may_block(&self, tool: ConnectionId) -> bool {
-        self.may_block.contains(&tool)
+    /// Returns the grant of a tool by the host, or by the embedder of an own connection.
+    pub fn grant(&self, tool: ConnectionId) -> Grant {
+        self.grants.get(&tool).copied().unwrap_or(Grant::Never)
     }
 
     /// Returns whether a connection is, or was, the embedder's own.

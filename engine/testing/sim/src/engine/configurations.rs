@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use iof_capture::{Gating, SourceId};
+use iof_core::Grant;
 use iof_proto::{Directives, Nspace};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
@@ -60,6 +61,8 @@ pub struct Configurations {
     streams: BTreeMap<SourceId, Configured>,
     /// The first readers of streams that were held from their first byte on.
     firsts: BTreeSet<(Reader, StreamInfo)>,
+    /// The readers that may hold a stream back.
+    blocking: BTreeSet<(Reader, StreamInfo)>,
     /// Slots were refused, so that streams may have no backlog.
     pub lacks_slots: bool,
     /// Memory may run out, so that streams may lose their first bytes.
@@ -185,6 +188,15 @@ impl Configurations {
             let info = self.stream(source).info.clone();
             self.firsts.insert((reader, info));
         }
+        if gating == Gating::Block {
+            let info = self.stream(source).info.clone();
+            self.blocking.insert((reader, info));
+        }
+    }
+
+    /// Returns whether this reader may hold the stream back.
+    pub fn may_block(&self, reader: Reader, info: &StreamInfo) -> bool {
+        self.blocking.contains(&(reader, info.clone()))
     }
 
     /// Returns whether a stream was held from its first byte on for this reader.
@@ -233,6 +245,16 @@ impl EngineWorld {
         }
     }
 
+    /// Returns whether a tool may hold back the ranks of a job.
+    pub(super) fn may_block(&self, tool: ConnectionId, run: u64) -> bool {
+        let process = self.tools.iter().find(|found| found.id == tool).map(|found| found.process);
+        match self.engine.grant(tool) {
+            Grant::Block => true,
+            Grant::Spawned => process.is_some_and(|process| self.truth.spawns.is_of_process(run, process)),
+            Grant::Never => false,
+        }
+    }
+
     /// Checks how a reader of a tool is attached. Returns its registration with the options.
     fn check_reader<'a>(&self, step: &'a SentStep, tool: ConnectionId) -> (u32, &'a PullOptions) {
         let SentStep::Attach { source, start, gating, group, remote, registration, .. } = step else {
@@ -243,7 +265,7 @@ impl EngineWorld {
         let stream = &self.truth.configurations.streams[source];
         let expected = match stream.options.under(directives).policy {
             Policy::DropOldest => Gating::Never,
-            Policy::Block if self.engine.may_block(tool) => Gating::Block,
+            Policy::Block if self.may_block(tool, stream.info.run) => Gating::Block,
             Policy::Block | Policy::DropNewest => Gating::Keep,
         };
         let info = &stream.info;

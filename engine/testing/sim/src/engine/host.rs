@@ -315,8 +315,8 @@ impl Host {
         let denied = || Failure::new(Status::ERR_NO_PERMISSIONS, "denied");
         let answer = if grants { Ok(()) } else { Err(denied()) };
         let call = match self.waiting.remove(index) {
-            Waiting::Approve(call) if grants && variant => {
-                engine.approve_to_block(call);
+            Waiting::Approve(call) if grants => {
+                engine.approve(call, variant);
                 call
             }
             Waiting::Pull(call, sources) => {

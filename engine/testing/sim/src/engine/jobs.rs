@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use iof_capture::{End, ProcessId, SourceId, TargetId};
-use iof_proto::{Channel, Channels, Directives, KillOnBadExit, Nspace, Proc};
+use iof_proto::{Channel, Channels, Directives, KillOnBadExit, Nspace, Proc, Rank};
 use iof_shm_ring::{Policy, StreamConfig};
 
 use super::EngineWorld;
@@ -27,6 +27,11 @@ pub const MAX_RANKS: u32 = 3;
 const MAX_WITHDRAWN: usize = 8;
 /// The output channels.
 pub const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// Returns the pid of a rank.
+pub fn pid(rank: Rank) -> u32 {
+    rank.0 + 7
+}
 
 /// Returns one of the names.
 pub fn name(number: usize) -> Nspace {

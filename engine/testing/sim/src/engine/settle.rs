@@ -161,7 +161,7 @@ impl EngineWorld {
     fn is_held(&self, job: &Job) -> bool {
         let stuck = |tool: ConnectionId| {
             let runs = self.tools.iter().any(|found| found.id == tool && found.runs());
-            self.engine.may_block(tool) && !runs
+            self.may_block(tool, job.run) && !runs
         };
         let of_job = |source: SourceId| {
             let info = self.truth.info(source);

@@ -3,10 +3,11 @@
 
 use std::mem;
 
+use iof_core::ClientProcess;
 use iof_proto::{App, Failure, JobSpec, KillOnBadExit, Nspace, Proc, Quota, QuotaScope, Rank, Spawn, Status};
 
 use super::EngineWorld;
-use super::jobs::{MAX_RANKS, RankProcess, name};
+use super::jobs::{MAX_RANKS, RankProcess, name, pid};
 use crate::driver::{CallToken, ConnectionId, NewJob, OWN_USER, spawn_words};
 use crate::rng::Rng;
 
@@ -44,6 +45,8 @@ struct SpawnRecord {
     ranks: u64,
     /// The tool that asks, while it is connected.
     tool: Option<ConnectionId>,
+    /// The process that asks.
+    process: Option<ClientProcess>,
     call: Option<CallToken>,
     detached: bool,
     parent: Option<(Nspace, u64)>,
@@ -87,6 +90,18 @@ impl Spawns {
         }
     }
 
+    /// Returns whether a job of this name was started and has been forgotten.
+    pub fn has_removed(&self, nspace: &Nspace) -> bool {
+        let is_over = |record: &SpawnRecord| record.progress == Progress::Over(Ended::Removed);
+        self.list.iter().any(|record| record.nspace == *nspace && is_over(record))
+    }
+
+    /// Returns whether a process has had the engine start this job.
+    pub fn is_of_process(&self, run: u64, process: ClientProcess) -> bool {
+        let mut started = self.list.iter().filter(|record| record.progress == Progress::Started(run));
+        started.any(|record| record.process.is_some_and(|own| own.is_process(process)))
+    }
+
     /// Makes any request of a tool.
     pub fn of_tool(&mut self, tool: ConnectionId, rng: &mut Rng) -> (usize, Spawn) {
         let spawn = any_spawn(format!("tool {} {tool}", self.list.len()), rng);
@@ -98,6 +113,7 @@ impl Spawns {
         let mut own = self.list.iter();
         own.rfind(|record| record.tool == Some(tool) && record.is_held()).map(|record| record.nspace.clone())
     }
+            process: None,
 
     fn add(&mut self, spec: &JobSpec, tool: Option<ConnectionId>, detached: bool) -> usize {
         self.list.push(SpawnRecord {
@@ -171,8 +187,10 @@ impl EngineWorld {
             // The name may have got a number.
             record.nspace = request.spec.nspace.clone();
             (record.call, record.parent) = (Some(call), parent.filter(|_| !request.detached));
-            let uid = self.tools.iter().find(|known| known.id == tool).map(|known| known.uid);
-            assert!(kind == "rank" || uid.is_none_or(|uid| uid == OWN_USER), "a job of another user");
+            let known = self.tools.iter().find(|known| known.id == tool).filter(|_| kind != "rank");
+            assert!(known.is_none_or(|known| known.uid == OWN_USER), "a job of another user");
+            let of_rank = ClientProcess { pid: pid(request.tool.rank), uid: OWN_USER };
+            record.process = known.map(|known| known.process).or((kind == "rank").then_some(of_rank));
             // Its tool may have left at once.
             record.progress = if kind == "rank" || self.engine.has_spawner(call) {
                 Progress::Asked

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use iof_core::Grant;
+use iof_core::{ClientProcess, Grant};
 use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, ToTool, encode};
 use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
 use iof_tool::test_utils::{Feeds, ProtocolSide, ReadingSide, StreamInfo};
@@ -15,7 +15,7 @@ use super::pusher::{Push, PushPlan};
 use super::registration::{Closing, Pull, Registration};
 use super::truth::Truth;
 use crate::counts::Counts;
-use crate::driver::{ConnectionId, Packet, Shared, SimulatedEngine};
+use crate::driver::{ConnectionId, Packet, PeerCredentials, Shared, SimulatedEngine};
 use crate::rng::Rng;
 use crate::tool::Summary;
 
@@ -65,6 +65,8 @@ pub struct Tool {
     pub id: ConnectionId,
     /// Its user.
     pub uid: u32,
+    /// Its process.
+    pub process: ClientProcess,
     /// Whether it is stopped.
     pub paused: bool,
     /// Whether its end of the connection is closed.
@@ -76,8 +78,6 @@ pub struct Tool {
     /// Its reader page, once it is welcome.
     pub page: Option<Arc<ReaderPage>>,
     bell: Option<Bell>,
-    /// Whether it may hold back sources.
-    may_block: bool,
     /// What a real tool keeps, once it is welcome.
     side: Option<ProtocolSide>,
     /// The registrations whose pulls were answered.
@@ -108,21 +108,21 @@ impl Tool {
     pub fn new(
         manner: Manner,
         own: Option<Grant>,
-        (id, uid): (ConnectionId, u32),
+        (id, credentials): (ConnectionId, PeerCredentials),
         engine: &mut SimulatedEngine,
     ) -> Tool {
         let tool = Tool {
             manner,
             own: own.is_some(),
             id,
-            uid,
+            uid: credentials.uid,
+            process: credentials.into(),
             paused: false,
             closed: false,
             refused: false,
             lost: false,
             page: None,
             bell: None,
-            may_block: false,
             side: None,
             granted: BTreeSet::new(),
             requests: BTreeMap::new(),
@@ -264,10 +264,9 @@ impl Tool {
         match (message, shared) {
             (ToTool::Welcome { may_block, .. }, Shared::Welcome { page, bell, room }) => {
                 assert_eq!(may_block, room.is_some());
-                assert_eq!(may_block, engine.may_block(self.id), "the grant of tool {}", self.id);
+                assert_eq!(may_block, engine.grant(self.id) != Grant::Never, "the grant of tool {}", self.id);
                 assert!(self.page.replace(Arc::clone(&page)).is_none(), "a second welcome");
                 self.bell = Some(bell);
-                self.may_block = may_block;
                 // SAFETY: the engine keeps the protocol.
                 self.side = Some(unsafe { ProtocolSide::new(page, room.map(Arc::new)) });
             }
@@ -348,10 +347,11 @@ impl Tool {
         let Shared::Ring(ring) = shared else { panic!("a ring without its memory") };
         let (ring, id): (Arc<Ring>, ReaderId) = (Arc::clone(ring), (*slot).into());
         let attached = Attached { ring, id, start: *start, dropped: *dropped, non_gating: *non_gating };
-        let (may_block, tool) = (self.may_block, self.id);
+        let tool = self.id;
         let Some(registration) = self.registration(*handler) else { return };
         if registration.closing != Closing::Asked {
             let stream = StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run };
+            let may_block = truth.configurations.may_block((tool, *handler), &stream);
             let is_first = truth.configurations.is_first((tool, *handler), &stream);
             assert_eq!(*options, registration.options(), "the options for {stream:?}");
             registration.opened(&stream, &attached, truth, (may_block, is_first));

@@ -124,7 +124,8 @@ impl Rig {
         let client = Client { id: ClientId::Tool(id), process, name: "tool".into(), own: is_own, rank: None };
         let slots = PageSlots::new(PageId::Tool(id), slots);
         let (limits, now) = (Limits::default(), Instant::now());
-        let peer = Peer::new(client, None, may_block, slots, limits, now);
+        let peer =
+            Peer::new(client, None, if may_block { Grant::Block } else { Grant::Never }, slots, limits, now);
         self.state.tools.insert(id, peer);
         id
     }

@@ -8,7 +8,7 @@ use iof_proto::{KillOnBadExit, Proc, Rank};
 use iof_shm_ring::{Growth, Policy, Stream};
 use iof_tool::test_utils::StreamInfo;
 
-use super::{CHANNELS, Job, MAX_WITHDRAWN, RankChannel, RankProcess};
+use super::{CHANNELS, Job, MAX_WITHDRAWN, RankChannel, RankProcess, pid};
 use crate::driver::{RankSignals, RankStdin};
 use crate::engine::EngineWorld;
 use crate::engine::ends::Ends;
@@ -116,7 +116,7 @@ impl EngineWorld {
         } else {
             RankSignals::ToProcess
         };
-        let pid = proc.rank.0 + 7;
+        let pid = pid(proc.rank);
         self.engine.note_pid(&proc, pid);
         let added = self.engine.add_rank(&proc, stdin, signals, streams).expect("the job has begun");
         assert_eq!(self.engine.pid(&proc), Some(pid));
