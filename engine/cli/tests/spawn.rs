@@ -88,7 +88,7 @@ fn a_job_started_in_a_running_job_has_its_output_its_exit_code_and_its_end_here(
     let options = ["-n", "2", "-x", "COLOUR=blue", "--wdir", "/", "--nspace", "other"];
     let done = run_in(&site, "main", &options, script).finish();
     assert_eq!((done.code, done.text()), (7, "other blue /\nother blue /\n"));
-    assert_eq!(done.stderr, "err\nerr\n");
+    assert!(done.stderr.starts_with("err\nerr\niof: job other: rank "), "{done:?}");
     // A job ends with the command that has started it.
     let command = run_in(&site, "main", &[], "echo ready; exec sleep 1000");
     wait_for_ready(&site);
@@ -105,11 +105,75 @@ fn a_job_started_in_a_running_job_has_its_output_its_exit_code_and_its_end_here(
     assert_eq!((done.code, done.text()), (0, "main\n"));
 }
 
+/// Replaces the pids in the lines about ranks.
+fn without_pids(stderr: &str) -> String {
+    let lines = stderr.lines().map(|line| match line.split_once(", pid ") {
+        Some((before, after)) => format!("{before}{}", after.trim_start_matches(char::is_numeric)),
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
-fn a_job_in_a_running_job_whose_output_is_incomplete_ends_with_1() {
+fn a_job_in_a_running_job_fails_with_the_lines_and_the_exit_code_of_one_of_its_own() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    for (options, script, code, line) in [
+        (
+            &["-n", "2"][..],
+            "[ $IOF_RANK = 0 ] || kill -SEGV $$; exec sleep 1000",
+            139,
+            "was killed by SIGSEGV",
+        ),
+        (
+            &["-n", "2", "--kill-on-bad-exit"],
+            "[ $IOF_RANK = 0 ] || exit 5; exec sleep 1000",
+            5,
+            "exit code 5",
+        ),
+        (&["-n", "2", "--timeout", "0.2"], "exec sleep 1000", 124, "not finished after 0.2s (--timeout)"),
+        (&["--quiet"], "exit 4", 4, ""),
+    ] {
+        let own = site.run_sh(options, script).finish();
+        let inside = run_in(&site, "main", options, script).finish();
+        assert_eq!((own.code, inside.code), (code, code), "{own:?} {inside:?}");
+        assert_eq!(without_pids(&own.stderr), without_pids(&inside.stderr));
+        assert!(inside.stderr.contains(line), "{inside:?}");
+        assert_eq!(inside.stderr.is_empty(), line.is_empty(), "{inside:?}");
+    }
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
+#[test]
+fn a_job_in_a_running_job_waits_for_the_reader_of_its_output_and_loses_nothing() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    let command = run_in(&site, "main", &[], "head -c 8000000 /dev/zero");
+    // Nobody reads the output of the command until the rank writes no more.
+    let mut before = 0;
+    wait_for("a full cache", || {
+        let streams = site.streams()?;
+        let produced = streams.iter().filter(|stream| stream.0["nspace"] == "sh");
+        let produced = produced.map(|stream| stream.number("produced")).max()?;
+        let is_full = produced >= 1 << 19 && std::mem::replace(&mut before, produced) == produced;
+        is_full.then_some(())
+    });
+    let done = command.finish();
+    assert_eq!((done.code, done.stdout.len(), done.stderr.as_str()), (0, 8_000_000, ""));
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
+#[test]
+fn a_job_in_a_running_job_that_drops_output_ends_with_1_if_its_output_is_incomplete() {
     let site = Site::new();
     let (mut gate, mut rest) = (site.gate("gate"), site.gate("rest"));
-    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    let main = site.run_sh(&["--nspace", "main", "--drop", "newest"], &format!(": < {}", gate.path()));
     site.wait_for_ranks(1);
     // Nobody reads the output of the command until the rank has written more than its cache holds.
     let script = format!("head -c 8000000 /dev/zero; : < {}", rest.path());

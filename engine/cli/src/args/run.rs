@@ -234,7 +234,7 @@ impl RunArgs {
 
 /// The options that apply to an engine, or that `--in` has no use for.
 const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up timings summary spawn keep stdin \
-    stdin_open stdin_file quiet hosts hostfile map_by host_env rsh start_timeout starts \
+    stdin_open stdin_file hosts hostfile map_by host_env rsh start_timeout starts \
     node_timeout reattach oversubscribe";
 
 /// The options that apply to a job.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iof_engine::{Ending, Job, JobStatus, Remedy, Signal, SpawnReply, SpawnRequest};
+use iof_engine::{Ending, Job, JobStatus, QueryReply, Remedy, Signal, SpawnReply, SpawnRequest};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -53,10 +53,15 @@ pub enum JobEvent {
         nspace: Nspace,
         job: Option<Job>,
     },
-    /// A job that a tool has started is over.
+    /// A job that a tool has started is over. Its failed ranks have these lines.
     ChildOver {
         nspace: Nspace,
-        status: JobStatus,
+        lines: Vec<String>,
+    },
+    /// A tool asks for these lines.
+    Query {
+        nspace: Nspace,
+        reply: QueryReply,
     },
     /// A tool has sent a signal to the command itself.
     Killed(Signal),

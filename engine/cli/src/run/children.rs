@@ -1,11 +1,13 @@
 //! The jobs that tools have the engine of `iof run` start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, Job, JobStatus, Signal, SpawnReply, SpawnRequest};
-use iof_proto::{Failure as Refusal, JobSpec, Nspace, Status};
+use iof_engine::{Ending, Engine, Job, QueryReply, Signal, SpawnReply, SpawnRequest};
+use iof_proto::limits::MAX_SPAWNED_JOBS;
+use iof_proto::{Failure as Refusal, Found, JobSpec, Nspace, Status, Value};
 
 use crate::commands::attach::attach_own;
 use crate::error::Failure;
@@ -13,6 +15,8 @@ use crate::events::job_event::JobEvent;
 use crate::outputs::output::Outputs;
 use crate::outputs::printers::AttachedOutputs;
 use crate::processes::threads::start_thread;
+use crate::reports::failures::Failures;
+use crate::run::host::FAILURES;
 
 /// The command's own engine, job and slots.
 pub struct Own<'b, 'a> {
@@ -23,9 +27,16 @@ pub struct Own<'b, 'a> {
     pub slots: Option<u64>,
 }
 
+/// The largest number of ended jobs whose lines are kept for their spawners.
+const MAX_REPORTS: usize = MAX_SPAWNED_JOBS;
+
 /// The jobs that were granted and have not ended. Dropping them kills their ranks.
 #[derive(Default)]
-pub struct Children<'a>(BTreeMap<Nspace, Child<'a>>);
+pub struct Children<'a> {
+    running: BTreeMap<Nspace, Child<'a>>,
+    /// The lines about failed ranks of the jobs that ended last.
+    reports: VecDeque<(Nspace, String)>,
+}
 
 struct Child<'a> {
     ranks: u64,
@@ -35,11 +46,14 @@ struct Child<'a> {
     outputs: Option<AttachedOutputs<'a>>,
     /// The job, once its ranks are started.
     job: Option<Job>,
+    timeout: Option<Duration>,
+    /// The queries for its failed ranks, which its end answers.
+    asked: Vec<QueryReply>,
 }
 
 impl<'a> Children<'a> {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.running.is_empty()
     }
 
     /// Grants or refuses a job.
@@ -48,7 +62,7 @@ impl<'a> Children<'a> {
         let parent = parent.as_ref();
         match self.admit(own, &spec, parent) {
             Ok(child) => {
-                self.0.insert(spec.nspace.clone(), child);
+                self.running.insert(spec.nspace.clone(), child);
                 reply.grant(spec);
             }
             Err(refusal) => reply.deny(refusal.status, refusal.reason),
@@ -62,7 +76,7 @@ impl<'a> Children<'a> {
         parent: Option<&Nspace>,
     ) -> Result<Child<'a>, Refusal> {
         let ranks = spec.nprocs();
-        let others = self.0.values().map(|child| child.ranks).fold(0, u64::saturating_add);
+        let others = self.running.values().map(|child| child.ranks).fold(0, u64::saturating_add);
         let used = others.saturating_add(own.job.map_or(0, |(own, _)| own.nprocs()));
         if let Some(slots) = own.slots.filter(|slots| used.saturating_add(ranks) > *slots) {
             let reason = format!(
@@ -71,11 +85,12 @@ impl<'a> Children<'a> {
             );
             return Err(Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason));
         }
-        let is_child = |parent: &Nspace| self.0.get(parent).is_some_and(|child| child.is_shown);
+        let is_child = |parent: &Nspace| self.running.get(parent).is_some_and(|child| child.is_shown);
         let shown =
             own.job.filter(|(job, _)| parent.is_some_and(|parent| *parent == job.nspace || is_child(parent)));
         let outputs = shown.map(|(_, outputs)| attach(own.engine, outputs, spec)).transpose()?;
-        Ok(Child { ranks, is_shown: outputs.is_some(), outputs, job: None })
+        let (is_shown, timeout) = (outputs.is_some(), spec.timeout);
+        Ok(Child { ranks, is_shown, outputs, job: None, timeout, asked: Vec::new() })
     }
 
     /// Notes that the ranks of a job are started, or that none is. Returns the number
@@ -87,18 +102,19 @@ impl<'a> Children<'a> {
         events: &Sender<JobEvent>,
     ) -> Result<usize, Failure> {
         let Some(job) = job else {
-            self.0.remove(nspace);
+            self.running.remove(nspace);
             return Ok(0);
         };
-        let outputs = self.0.get_mut(nspace).and_then(|child| {
+        let child = self.running.get_mut(nspace).map(|child| {
             child.job = Some(job.clone());
-            child.outputs.take()
+            (child.outputs.take(), child.timeout)
         });
+        let (outputs, timeout) = child.unwrap_or_default();
         let over = events.clone();
         // A send fails only if the receiver has already decided to end.
         start_thread("iof-child", move || {
-            let status = job.wait();
-            drop(over.send(JobEvent::ChildOver { nspace: job.nspace().clone(), status }));
+            let lines = failure_lines(&job, timeout);
+            drop(over.send(JobEvent::ChildOver { nspace: job.nspace().clone(), lines }));
         })?;
         let writers = outputs.map_or(Ok(Vec::new()), AttachedOutputs::start)?;
         let count = writers.len();
@@ -109,17 +125,29 @@ impl<'a> Children<'a> {
         Ok(count)
     }
 
-    /// Notes that a job has ended. Returns a line about it if it has failed and its output was
+    /// Notes that a job has ended, whose failed ranks have `lines`. Returns these if its output was
     /// written here.
-    pub fn over(&mut self, nspace: &Nspace, status: &JobStatus) -> Option<String> {
-        let child = self.0.remove(nspace)?;
-        let (rank, exit) = status.first_failure?;
-        child.is_shown.then(|| format!("job {nspace}: rank {rank} failed first ({exit})"))
+    pub fn over(&mut self, nspace: Nspace, lines: Vec<String>) -> Vec<String> {
+        let Some(child) = self.running.remove(&nspace) else { return Vec::new() };
+        let text = lines.join("\n");
+        child.asked.into_iter().for_each(|reply| answer(reply, &text));
+        self.reports.push_front((nspace, text));
+        self.reports.truncate(MAX_REPORTS);
+        if child.is_shown { lines } else { Vec::new() }
+    }
+
+    /// Answers a query for the lines about a job, once it has ended.
+    pub fn query(&mut self, nspace: &Nspace, reply: QueryReply) {
+        if let Some(child) = self.running.get_mut(nspace) {
+            child.asked.push(reply);
+        } else if let Some((_, text)) = self.reports.iter().find(|(name, _)| name == nspace) {
+            answer(reply, text);
+        }
     }
 
     /// Sends a signal to the ranks of all these jobs.
     pub fn signal(&self, signal: Signal) {
-        self.0.values().filter_map(|child| child.job.as_ref()).for_each(|job| _ = job.signal(signal));
+        self.running.values().filter_map(|child| child.job.as_ref()).for_each(|job| _ = job.signal(signal));
     }
 }
 
@@ -128,6 +156,24 @@ impl Drop for Children<'_> {
         // They would run without a launcher.
         self.signal(Signal::KILL);
     }
+}
+
+fn answer(reply: QueryReply, text: &str) {
+    reply.answer(vec![Found { query: 0, key: FAILURES.to_owned(), value: Value::Text(text.to_owned()) }]);
+}
+
+/// Blocks until a job is over. Returns the lines about its failed ranks, as a launcher prints them.
+fn failure_lines(job: &Job, timeout: Option<Duration>) -> Vec<String> {
+    let mut failures = Failures::new(job.nspace().clone(), timeout);
+    let told = job.endings().filter_map(|ending| match ending {
+        Ending::Rank(rank) => failures.exited(&rank),
+        Ending::Early(end) => failures.ends_early(&end),
+        Ending::NodeLost(_) => None,
+    });
+    let mut lines: Vec<String> = told.collect();
+    lines.extend(failures.cut_off_lines(&job.wait()));
+    lines.extend(failures.closing_lines());
+    lines
 }
 
 /// Opens the outputs of the command for another job.

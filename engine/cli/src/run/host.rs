@@ -3,11 +3,19 @@
 use std::path::PathBuf;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Host, Job, Remedy, Signal, SpawnReply, SpawnRequest};
-use iof_proto::{Channel, Failure, Nspace, Proc, Status};
+use iof_engine::{
+    ApprovalReply, Grant, Host, Job, QueryReply, Remedy, Signal, SpawnReply, SpawnRequest, same_user,
+};
+use iof_proto::query::key;
+use iof_proto::socket::PeerCredentials;
+use iof_proto::{Channel, Failure, InfoValue, Nspace, Proc, Query, Status};
 
 use crate::commands::log;
 use crate::events::job_event::JobEvent;
+
+/// The key by which `iof run --in` queries the lines about failed ranks of the job that the qualifier
+/// `PMIX_NSPACE` names, at its end.
+pub const FAILURES: &str = "iof.run.failures";
 
 /// The host of the command's engine. What it sends is lost only when the job is over.
 pub struct CommandHost {
@@ -21,8 +29,28 @@ impl Host for CommandHost {
         log::gateway()
     }
 
+    /// A command that starts a job in this engine loses none of the job's output.
+    fn approve(&self, tool: &PeerCredentials, reply: ApprovalReply) {
+        reply.answer(same_user(tool).map(|_| Grant::Spawned));
+    }
+
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
         let _ = self.events.send(JobEvent::Stalled { rank: source.rank, channel, remedy });
+    }
+
+    fn queries(&self) -> Vec<String> {
+        vec![FAILURES.to_owned()]
+    }
+
+    fn query(&self, queries: &[Query], reply: QueryReply) {
+        let infos = queries.iter().flat_map(|query| &query.qualifiers);
+        let named = infos.filter(|info| info.key == key::PMIX_NSPACE).find_map(|info| match &info.value {
+            InfoValue::Text(name) => Nspace::new(name.as_str()).ok(),
+            _ => None,
+        });
+        if let Some(nspace) = named {
+            let _ = self.events.send(JobEvent::Query { nspace, reply });
+        }
     }
 
     fn spawn(&self, request: SpawnRequest, reply: SpawnReply) {

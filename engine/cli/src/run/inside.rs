@@ -4,7 +4,8 @@ use std::env;
 use std::process::ExitCode;
 
 use iof_output::PrintReport;
-use iof_proto::{Channels, Nspace, Proc, Spawn};
+use iof_proto::query::key;
+use iof_proto::{Channels, Found, Info, Nspace, Proc, Query, Spawn, Value};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 use super::plan::spec;
@@ -14,6 +15,8 @@ use crate::error::Failure;
 use crate::outputs::output::WrittenOutputs;
 use crate::outputs::printers::add_report;
 use crate::run::app::apps;
+use crate::run::host::FAILURES;
+use crate::terminal::message::print_message;
 
 /// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
 /// with this command, which is its spawner.
@@ -40,6 +43,7 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         let mut tools = tools.into_iter();
         let Some(mut first) = tools.next() else { return Ok(Vec::new()) };
         let nspace = first.spawn_with(&spawn).map_err(not_started)?;
+        spawn.spec.nspace = nspace.clone();
         let pulled = parts.iter().zip(tools).map(|(part, mut tool)| {
             pull_for(&mut tool, &nspace, part)?;
             Ok(Some(tool))
@@ -53,7 +57,12 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
     })?;
     let mut sum = PrintReport::default();
     attached.write()?.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
-    let code = exit_code(spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?)?;
+    let mut spawner = spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?;
+    let code = exit_code(&mut spawner)?;
+    if !args.ending.quiet {
+        print_failures(&mut spawner, &spawn.spec.nspace, code);
+    }
+    let code = ExitCode::from(code);
     // Lines on the gaps name the bytes.
     if sum.lost.is_empty() { Ok(code) } else { Err(Failure::running("the output is incomplete")) }
 }
@@ -67,12 +76,26 @@ fn not_started(error: RequestError) -> Failure {
 }
 
 /// Blocks until the job of `spawner` has ended. Returns its exit code.
-fn exit_code(mut spawner: Tool) -> Result<ExitCode, Failure> {
+fn exit_code(spawner: &mut Tool) -> Result<u8, Failure> {
     while let Some(delivery) = spawner.recv().map_err(Failure::running)? {
         if let Delivery::JobEnded { exit_code, .. } = delivery {
-            let code = exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
-            return Ok(ExitCode::from(code));
+            return Ok(exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
         }
     }
     Err(Failure::running("lost the engine before the end of the job"))
+}
+
+/// Prints the lines about failed ranks of a job that has ended, which the command has that runs the
+/// engine. Other programs have none.
+fn print_failures(spawner: &mut Tool, nspace: &Nspace, code: u8) {
+    let query =
+        Query { qualifiers: vec![Info::new(key::PMIX_NSPACE, nspace.as_str())], ..Query::new([FAILURES]) };
+    let found = spawner.queries(vec![query]).map(|answer| answer.found).unwrap_or_default();
+    match found.as_slice() {
+        [Found { value: Value::Text(text), .. }] => {
+            text.lines().for_each(|line| print_message(format_args!("{line}")))
+        }
+        _ if code != 0 => print_message(format_args!("job {nspace}: ended with exit code {code}")),
+        _ => {}
+    }
 }

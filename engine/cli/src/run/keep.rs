@@ -59,8 +59,12 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
                 children.started(&nspace, job, &events)?;
                 false
             }
-            Ok(JobEvent::ChildOver { nspace, status }) => {
-                children.over(&nspace, &status);
+            Ok(JobEvent::ChildOver { nspace, lines }) => {
+                children.over(nspace, lines);
+                false
+            }
+            Ok(JobEvent::Query { nspace, reply }) => {
+                children.query(&nspace, reply);
                 false
             }
             Ok(JobEvent::Signal(received)) => asks_to_end(received.signal),

@@ -183,10 +183,10 @@ impl RunningJob<'_> {
                 Ok(outputs) => self.outputs = self.outputs.saturating_add(outputs),
                 Err(failure) => self.fail(failure),
             },
-            JobEvent::ChildOver { nspace, status } => {
-                let line = self.children.over(&nspace, &status);
-                self.report_line(line);
+            JobEvent::ChildOver { nspace, lines } => {
+                self.children.over(nspace, lines).into_iter().for_each(|line| self.report_line(Some(line)));
             }
+            JobEvent::Query { nspace, reply } => self.children.query(&nspace, reply),
             // The hosts of jobs with nodes signal these ranks by their edges.
             JobEvent::Killed(_) => {}
         }
