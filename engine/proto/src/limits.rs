@@ -76,6 +76,10 @@ pub const MAX_FORGOTTEN_PER_TOOL: usize = 1024;
 /// tool that has received a ring of a stream receives the next one, too.
 pub const MAX_FORGOTTEN: usize = 4 * MAX_FORGOTTEN_PER_TOOL;
 
+/// Maximum number of names of forgotten jobs that tools have started, whose pulls the engine refuses.
+/// A pull of an earlier one waits for a later job of its name.
+pub const MAX_GONE_NAMES: usize = 4096;
+
 /// Maximum number of directives of one request, of qualifiers of one query and of fields of one
 /// email. A message with more is malformed.
 pub const MAX_DIRECTIVES: usize = 64;

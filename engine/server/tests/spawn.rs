@@ -336,6 +336,18 @@ fn the_last_ended_jobs_of_a_connected_spawner_are_kept_for_it() {
         forgotten.iter().all(|job| engine.job(job.nspace()).is_none()).then_some(())
     });
     assert!(kept.iter().all(|job| engine.job(job.nspace()).is_some()));
+    // It would wait for ever.
+    let again = |nspace: &Nspace| Pull::new(vec![Proc::all(nspace.clone())], Channels::STDERR);
+    let failure = denied(tool.pull(&again(forgotten[0].nspace())));
+    assert_eq!(failure.status, Status::ERR_NOT_FOUND);
+    assert_eq!(failure.reason, "job job0 has ended, and its output is no longer kept");
+    tool.pull(&again(kept[0].nspace())).unwrap();
+    tool.pull(&Pull { persistent: true, ..again(forgotten[1].nspace()) }).unwrap();
+    start_and_pull(
+        &engine,
+        &mut tool,
+        &Spawn::new(JobSpec::new("job0".parse().unwrap(), vec![shell("true")])),
+    );
     drop(tool);
     wait_for("all to be forgotten", || {
         kept.iter().all(|job| engine.job(job.nspace()).is_none()).then_some(())

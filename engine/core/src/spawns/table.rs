@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use iof_proto::Nspace;
+use iof_proto::limits::MAX_GONE_NAMES;
 
 use crate::clients::client::{ClientProcess, Requester};
 use crate::clients::quotas::Charge;
@@ -39,9 +40,9 @@ pub(crate) struct SpawnedJob {
     pub(crate) charge: Charge,
     /// That of an ended job, which is kept for its spawner.
     pub(crate) kept: Option<Charge>,
-    /// The tool that has requested it, while that is connected.
     /// The process that has requested it.
     pub(crate) process: ClientProcess,
+    /// The tool that has requested it, while that is connected.
     pub(crate) spawner: Option<PeerId>,
     /// The client that waits for the start.
     pub(crate) requester: Option<Requester>,
@@ -73,6 +74,8 @@ impl SpawnedJob {
 pub struct Spawns {
     jobs: BTreeMap<SpawnId, SpawnedJob>,
     last: u64,
+    /// The names of jobs that were forgotten last, with the numbers of their requests.
+    gone: BTreeMap<Nspace, SpawnId>,
 }
 
 impl Spawns {
@@ -86,15 +89,16 @@ impl Spawns {
         self.jobs.values().any(|job| job.nspace == *nspace && job.id().is_none())
     }
 
-    pub(crate) fn add(&mut self, job: SpawnedJob) -> SpawnId {
-        self.last = self.last.saturating_add(1);
-        self.jobs.insert(SpawnId(self.last), job);
     /// Returns whether `process` has requested the job with this number.
     pub(crate) fn is_of_process(&self, run: u64, process: ClientProcess) -> bool {
         let is_run = |job: &SpawnedJob| job.phase == StartPhase::Started { run };
         self.jobs.values().any(|job| is_run(job) && job.process.is_process(process))
     }
 
+    pub(crate) fn add(&mut self, job: SpawnedJob) -> SpawnId {
+        self.last = self.last.saturating_add(1);
+        self.gone.remove(&job.nspace);
+        self.jobs.insert(SpawnId(self.last), job);
         SpawnId(self.last)
     }
 
@@ -102,8 +106,21 @@ impl Spawns {
         self.jobs.get_mut(&id)
     }
 
+    /// Removes a job. If its ranks were started, its name is kept for [`Spawns::is_gone`].
     pub(crate) fn remove(&mut self, id: SpawnId) -> Option<SpawnedJob> {
-        self.jobs.remove(&id)
+        let job = self.jobs.remove(&id)?;
+        if job.id().is_some() {
+            self.gone.insert(job.nspace.clone(), id);
+            let oldest = self.gone.iter().min_by_key(|(_, id)| **id).map(|(name, _)| name.clone());
+            let oldest = oldest.filter(|_| self.gone.len() > MAX_GONE_NAMES);
+            oldest.map(|name| self.gone.remove(&name));
+        }
+        Some(job)
+    }
+
+    /// Returns whether a job of this name was started and has been forgotten, and none is requested.
+    pub(crate) fn is_gone(&self, nspace: &Nspace) -> bool {
+        self.gone.contains_key(nspace)
     }
 
     /// Returns these jobs, in the order of their requests.

@@ -1,6 +1,6 @@
 //! Pulls that wait for the host, and their registration once it has granted them.
 
-use iof_proto::{Failure, Granted, Info, ToTool};
+use iof_proto::{Failure, Granted, Info, Nspace, Status, ToTool};
 use iof_shm_ring::Start;
 
 use crate::Core;
@@ -100,11 +100,11 @@ impl Core {
     /// Attaches a tool to the existing streams.
     fn register(&mut self, peer_id: PeerId, pull: Pull) {
         let Pull { request, registration, ignored, directives: _ } = pull;
-        let Some(handler) = self.tools.get(&peer_id).map(Peer::next_handler) else {
-            return self.end_registration(registration);
-        };
-        let may_lose = self.tools.get(&peer_id).is_some_and(Peer::may_lose);
-        if may_lose && let Err(failure) = self.check_pulled(&registration) {
+        let Some(peer) = self.tools.get(&peer_id) else { return self.end_registration(registration) };
+        let handler = peer.next_handler();
+        let may_lose = peer.may_lose();
+        let check = || self.check_not_gone(&registration).and_then(|()| self.check_pulled(&registration));
+        if may_lose && let Err(failure) = check() {
             self.end_registration(registration);
             return self.refuse_pull(peer_id, request, failure);
         }
@@ -120,6 +120,15 @@ impl Core {
                 peer.registration(handler).filter(|registration| registration.start() == Start::Oldest);
             self.spawns.claim(peer_id, claims.into_iter().flat_map(Registration::jobs));
         }
+    }
+
+    /// Checks that no named job is one that tools have started and the engine has forgotten, for which
+    /// the tool would wait in vain.
+    fn check_not_gone(&self, registration: &Registration) -> Result<(), Failure> {
+        let is_gone = |nspace: &Nspace| self.jobs.get(nspace).is_none() && self.spawns.is_gone(nspace);
+        let Some(nspace) = registration.gone_job(is_gone) else { return Ok(()) };
+        let reason = format!("job {nspace} has ended, and its output is no longer kept");
+        Err(Failure::new(Status::ERR_NOT_FOUND, reason))
     }
 
     /// Answers a pull whose readers are attached. Their rings follow the answer.

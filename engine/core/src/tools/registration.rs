@@ -158,6 +158,11 @@ impl Registration {
         })
     }
 
+    /// Returns a named job that has ended for the registration, unless it continues with later jobs.
+    pub(crate) fn gone_job(&self, is_gone: impl Fn(&Nspace) -> bool) -> Option<&Nspace> {
+        self.jobs().find(|nspace| !self.persistent && is_gone(nspace))
+    }
+
     /// Returns whether the current job `nspace` is part of the registration.
     pub(crate) fn includes(&self, nspace: &Nspace) -> bool {
         self.persistent || !self.reported_ends.contains_key(nspace)

@@ -95,6 +95,9 @@ impl Pull {
         let is_right = match failure.status {
             // By the host.
             Status::ERR_NO_PERMISSIONS => !self.own,
+            Status::ERR_NOT_FOUND if failure.reason.ends_with("no longer kept") => {
+                !self.persistent && self.jobs().any(|nspace| truth.spawns.has_removed(nspace))
+            }
             // A rank.
             Status::ERR_NOT_FOUND => self.procs.iter().any(|proc| proc.rank != Rank::WILDCARD),
             // Slots.
