@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::{fmt, io, mem};
@@ -9,7 +10,7 @@ use std::{fmt, io, mem};
 use iof_capture::{
     BackendKind, Capture, Event, Guardian, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
-use iof_core::{Core, Grant, Limits, Logs, Settings, SharedMemory, places};
+use iof_core::{Core, Grant, JobId, Limits, Logs, Settings, SharedMemory, places};
 use iof_proto::rendezvous::{AnnounceError, JobLink, Level, Listener};
 use iof_proto::{Nspace, Rendezvous};
 use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderPage};
@@ -21,13 +22,13 @@ use crate::control::in_flight::Budget;
 use crate::control::stalls::StallReports;
 use crate::control::starter::Starter;
 use crate::control::{Control, FIRST_PEER};
-use crate::error::StartError;
+use crate::error::{LaunchError, PmixError, StartError};
 use crate::host::{Host, Standalone};
 use crate::job::Job;
 use crate::logs::log_channels::LogChannels;
 use crate::mpi::pmi::PmiLinks;
 use crate::mpi::pmix::PmixHost;
-use crate::mpi::pmix_tools::PmixTools;
+use crate::mpi::pmix_tools::{self, PmixTools};
 use crate::mpi::topology::Topology;
 use crate::tables::Tables;
 use crate::tables::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_name};
@@ -254,6 +255,22 @@ impl Engine {
     /// if no job has needed one ([`Mpi`](crate::Mpi)).
     pub fn pmix_library(&self) -> Option<String> {
         self.starter.pmix.library()
+    }
+
+    /// Lets tools of PMIx attach to this engine by the name `nspace`, until it ends, whatever jobs it
+    /// has. They are served as those of a job ([`JobSpec::pmix_tools`](crate::JobSpec::pmix_tools)).
+    ///
+    /// # Errors
+    /// The engine has no socket, `program` is not found, or libpmix does not start.
+    pub fn serve_pmix_tools(&self, nspace: &Nspace, program: &Path) -> Result<(), LaunchError> {
+        let no_socket = || io::Error::other("the engine has no socket");
+        let socket = pmix_tools::server_program(program).and(self.socket().ok_or_else(no_socket));
+        let socket = socket.map_err(|source| LaunchError::PmixTools { program: program.into(), source })?;
+        let server = self.starter.pmix.start_alone(&self.starter.tables.reports);
+        let job = JobId { nspace: nspace.clone(), run: 0 };
+        let served =
+            server.and_then(|server| self.starter.pmix_tools.serve_by(program, &job, &server, socket));
+        served.map_err(|error| PmixError::from(error).into())
     }
 
     /// Attaches a tool in this process, such as the launcher's own printer. The host is not asked

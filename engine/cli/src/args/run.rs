@@ -178,7 +178,8 @@ pub struct RunArgs {
     /// Without PROG, wait this long for jobs
     ///
     /// Tools such as iof run --in start jobs meanwhile. The name by which they find this iof is that of
-    /// --nspace, by default iof. After this time, at Ctrl-C, or when iof kill ends it, the jobs that
+    /// --nspace, by default iof. With --mpi pmix, tools of libpmix attach, too; the protocol of each job
+    /// is chosen with the job. After this time, at Ctrl-C, or when iof kill ends it, the jobs that
     /// still run get SIGTERM, and SIGKILL after --kill-wait. The exit code is 0.
     #[arg(long, help_heading = "Job options", value_name = "DURATION", value_parser = duration, conflicts_with_all = JOB_OPTIONS.split(' '))]
     pub keep: Option<Duration>,
@@ -238,7 +239,7 @@ const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up ti
     node_timeout reattach oversubscribe";
 
 /// The options that apply to a job.
-const JOB_OPTIONS: &str = "nprocs wdir env program in spawn mpi bind_to pty merge_at_source grace give_up timings summary \
+const JOB_OPTIONS: &str = "nprocs wdir env program in spawn bind_to pty merge_at_source grace give_up timings summary \
     stdin stdin_open stdin_file kill_on_bad_exit timeout quiet output output_file error_file \
     tag_by tag_suffix max_line max_line_time ranks no_forward open_mode file_size file_count \
     map_by host_env rsh start_timeout starts node_timeout reattach";

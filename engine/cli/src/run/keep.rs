@@ -1,11 +1,12 @@
 //! `iof run --keep`: an engine that waits for tools that start jobs in it.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::unbounded;
-use iof_engine::{REQUESTS_TO_END, Signal};
+use iof_engine::{Mpi, REQUESTS_TO_END, Signal};
 use iof_proto::{Channel, Nspace, Proc, Rank};
 
 use super::children::{Children, Own};
@@ -16,6 +17,7 @@ use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
 use crate::events::signal_watch::SignalWatch;
+use crate::processes::guardian::SELF;
 use crate::processes::signals::{Signals, asks_to_end};
 use crate::processes::threads::recv_until;
 use crate::terminal::message::print_message;
@@ -25,6 +27,11 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     if args.nodes.lists_others()? {
         return Err(Failure::usage(
             "--keep starts jobs on this node only: list localhost:N for N ranks at a time",
+        ));
+    }
+    if !matches!(args.mpi, Mpi::Auto | Mpi::Pmix) {
+        return Err(Failure::usage(
+            "--keep has no ranks: each job has its own --mpi, and only --mpi pmix lets tools attach",
         ));
     }
     let (events, queue) = unbounded();
@@ -38,6 +45,9 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
         Some(name) => (name.clone(), engine.announce(name).map_err(Failure::usage)?),
         None => engine.reserve_name(&Nspace::new("iof").map_err(Failure::running)?),
     };
+    if args.mpi == Mpi::Pmix {
+        engine.serve_pmix_tools(&name, Path::new(SELF)).map_err(Failure::usage)?;
+    }
     // A job with a rank elsewhere, by which tools find the engine and signal this process.
     let own = Proc::new(name.clone(), Rank(0));
     engine.deliver(&own, Channel::Stdout, Vec::new(), &[], || {}).map_err(Failure::running)?;

@@ -193,3 +193,20 @@ fn a_tool_learns_the_attributes_with_which_it_can_spawn_and_debug() {
         assert_eq!(run.finish().code, 0);
     });
 }
+
+#[test]
+fn a_tool_spawns_a_job_in_an_engine_that_has_none() {
+    for_each_place(|place| {
+        let mut command = place.site.iof("run");
+        let engine =
+            place.start_launcher(command.args(["--keep", "1h", "--mpi", "pmix", "--nspace", "demo"]));
+        let mut tool = place.tool(["spawn", "2", "0", "pmix.fwd.stdout", "echo out; exit 3"]);
+        drop(tool.stdin());
+        let done = tool.finish();
+        assert_eq!((done.code, done.text().matches("out\n").count()), (0, 2), "{done:?}");
+        assert_eq!(done.text().lines().last(), Some("ended 3"), "{done:?}");
+        engine.signal(Signal::SIGINT);
+        assert_eq!(engine.finish().code, 0);
+        place.assert_clean();
+    });
+}

@@ -129,6 +129,13 @@ impl PmixHost {
         Ok(started)
     }
 
+    /// Returns the server, which is started if it does not run, with the library of ranks that have PMIx
+    /// and are not linked with one.
+    pub(crate) fn start_alone(&self, reports: &Arc<Reports>) -> Result<Arc<PmixServer>, StartError> {
+        let none = MpiNeeds { needs: Vec::new(), is_linked: false };
+        self.start(&none.library(Mpi::Pmix).unwrap_or_default(), reports)
+    }
+
     /// Makes a job known to the server.
     fn register(
         &self,

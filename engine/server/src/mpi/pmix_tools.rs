@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iof_capture::find_program;
 use iof_core::JobId;
-use iof_pmix_server::{StartError, ToolListener, ToolService};
+use iof_pmix_server::{PmixServer, StartError, ToolListener, ToolService};
 use iof_proto::{App, JobSpec};
 
 use crate::mpi::pmix::PmixHost;
@@ -32,17 +32,28 @@ impl PmixTools {
             tracing::warn!(job = %job.nspace, reason, "tools of PMIx cannot attach");
             return;
         };
+        if let Err(error) = self.serve_by(program, job, &server, socket) {
+            tracing::warn!(job = %job.nspace, %error, "tools of PMIx cannot attach");
+        }
+    }
+
+    /// Lets tools attach to a job, of which the engine may know the name alone. `program` was found
+    /// before.
+    pub(crate) fn serve_by(
+        &self,
+        program: &Path,
+        job: &JobId,
+        server: &PmixServer,
+        socket: &Path,
+    ) -> Result<(), StartError> {
         let service = ToolService {
-            // Checked before.
-            program: server_program(program).unwrap_or_else(|_| program.clone()),
+            program: server_program(program).unwrap_or_else(|_| program.to_owned()),
             engine: socket.into(),
             library: server.path().into(),
             system: system_directory(socket),
             version: server.version().into(),
         };
-        if let Err(error) = self.add(job, service) {
-            tracing::warn!(job = %job.nspace, %error, "tools of PMIx cannot attach");
-        }
+        self.add(job, service)
     }
 
     /// Lets tools attach to a job. `service` is that of the first job.
