@@ -114,7 +114,7 @@ impl EngineWorld {
         tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));
     }
 
-    /// A tool spawns a job, or pulls one that it has spawned.
+    /// A tool spawns a job, or pulls one that it has spawned, or one that it has registered for ends.
     pub(super) fn spawn_of_tool(&mut self, actor: usize, rng: &mut Rng) {
         let found = (0..self.tools.len()).find_map(|next| self.honest_tool(actor.wrapping_add(next)));
         let Some(index) = found else { return };
@@ -129,6 +129,7 @@ impl EngineWorld {
                 }),
             };
         }
+        let tool = &mut self.tools[index];
         let (number, spawn) = self.truth.spawns.of_tool(tool.id, rng);
         tool.request(&mut self.engine, Request::Spawn(number), |side| side.spawn(&spawn));
     }

@@ -28,6 +28,7 @@ impl EngineWorld {
         self.memory.refuse_data(false);
         self.engine.refuse(false, false);
         self.host.resume_all(&mut self.engine);
+        self.follow_up();
         if self.setting.silent_host {
             self.leave_orphans();
         }

@@ -108,18 +108,12 @@ impl Spawns {
         (self.add(&spawn.spec, Some(tool), spawn.detached), spawn)
     }
 
-    /// Returns the name of the last job of a tool that has not ended.
-    pub fn last_of(&self, tool: ConnectionId) -> Option<Nspace> {
-        let mut own = self.list.iter();
-        own.rfind(|record| record.tool == Some(tool) && record.is_held()).map(|record| record.nspace.clone())
-    }
-            process: None,
-
     fn add(&mut self, spec: &JobSpec, tool: Option<ConnectionId>, detached: bool) -> usize {
         self.list.push(SpawnRecord {
             nspace: spec.nspace.clone(),
             ranks: spec.nprocs(),
             tool,
+            process: None,
             call: None,
             detached,
             parent: None,
@@ -138,7 +132,7 @@ fn any_spawn(words: String, rng: &mut Rng) -> Spawn {
     let parent = name(rng.index(4));
     spec.parent = rng.chance(96).then(|| Proc::new(parent, Rank(0)));
     let mut spawn = Spawn::new(spec);
-    (spawn.rename, spawn.detached) = (rng.chance(160), rng.chance(64));
+    (spawn.rename, spawn.detached) = (rng.chance(208), rng.chance(64));
     spawn
 }
 
@@ -160,6 +154,15 @@ impl EngineWorld {
             return self.spawn_of_rank(actor, rng);
         }
         self.spawn_of_tool(actor, rng);
+    }
+
+    /// Returns the name of the last job of a tool that is not over and that the tool has registered for,
+    /// or has not.
+    pub(super) fn spawned_by(&self, tool: ConnectionId, claimed: bool) -> Option<Nspace> {
+        let is_claimed = |call| self.engine.is_claimed(call) == claimed;
+        let is_own = |record: &&SpawnRecord| record.tool == Some(tool) && record.is_held();
+        let mut own = self.truth.spawns.list.iter().filter(is_own);
+        own.rfind(|record| record.call.is_some_and(is_claimed)).map(|record| record.nspace.clone())
     }
 
     fn spawn_of_rank(&mut self, actor: usize, rng: &mut Rng) {
@@ -369,9 +372,13 @@ impl EngineWorld {
 }
 
 impl Spawns {
-    /// Returns whether no start is in progress.
+    /// Returns whether no start is in progress, nor awaited by a rank.
     pub fn are_settled(&self) -> bool {
-        !self.list.iter().any(|record| matches!(record.progress, Progress::Granted | Progress::Ready(_)))
+        !self.list.iter().any(|record| match record.progress {
+            Progress::Granted | Progress::Ready(_) => true,
+            Progress::Asked => record.tool.is_none(),
+            Progress::New | Progress::Started(_) | Progress::Over(_) => false,
+        })
     }
 
     /// Notes that all ranks of a job are registered, or that none is.
