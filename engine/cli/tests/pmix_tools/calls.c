@@ -366,6 +366,21 @@ static pmix_status_t notified(pmix_data_range_t range) {
     return status == PMIX_OPERATION_SUCCEEDED || status == PMIX_SUCCESS ? left : status;
 }
 
+static volatile pmix_status_t refusal = PMIX_SUCCESS;
+
+static void on_notified(pmix_status_t status, void *data) {
+    (void)data;
+    if (status != PMIX_SUCCESS) refusal = status;
+}
+
+/* libpmix 4 calls back twice: with the result of its own handlers, and with the server's answer. */
+static pmix_status_t notify_refused(void) {
+    pmix_status_t status = PMIx_Notify_event(EVENT, &self, PMIX_RANGE_GLOBAL, NULL, 0, on_notified, NULL);
+    if (status != PMIX_SUCCESS) return status;
+    while (refusal == PMIX_SUCCESS) usleep(1000);
+    return refusal;
+}
+
 static pmix_status_t monitor(void) {
     pmix_info_t info, directive, *results = NULL;
     size_t count = 0;
@@ -411,6 +426,7 @@ static pmix_status_t call(const char *name) {
     if (IS("get-bindto")) return got(&ranks, PMIX_BINDTO, PMIX_STRING);
     if (IS("get-reincarnation")) return got(&self, PMIX_REINCARNATION, PMIX_UINT32);
     if (IS("get-pids")) return got_pids();
+    if (IS("notify-refused")) return notify_refused();
     if (IS("notify-job")) return notified(PMIX_RANGE_NAMESPACE);
     if (IS("notify-local")) return notified(PMIX_RANGE_LOCAL);
     if (IS("notify-global")) return notified(PMIX_RANGE_GLOBAL);

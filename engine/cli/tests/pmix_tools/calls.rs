@@ -221,6 +221,7 @@ fn functions_that_tools_do_not_have_are_refused() {
             "monitor",
             "fence",
             "cleanup",
+            "notify-refused",
         ];
         let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(["checkpoint"]));
         expected.extend(with(SUCCESS, ["query", "query-signed", "log-stderr", "fence-own", "get"]));
