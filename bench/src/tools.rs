@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use iof_capture::raise_file_limit;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Process, Rendezvous};
 use iof_proto::query::key::IOF_QUERY_STATS;
-use iof_proto::{Channels, Nspace, Proc, Rank, Value};
+use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Value};
 use iof_tool::{Delivery, Pull, Tool};
 
 use crate::latency;
@@ -94,9 +94,8 @@ pub fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
     let ranks: Vec<AdoptedRank> = (0..)
         .map(Rank)
         .zip(pipes)
-        .map(|(rank, pipe)| AdoptedRank {
-            stdout: Some(pipe),
-            ..AdoptedRank::new(rank, "bench", Process::Reported { pid: 0 })
+        .map(|(rank, pipe)| {
+            AdoptedRank::new(rank, "bench", Process::Reported { pid: 0 }).with(Channel::Stdout, pipe)
         })
         .collect();
     let count = ranks.len() as u32;

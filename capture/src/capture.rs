@@ -79,7 +79,7 @@ impl Capture {
         on_event: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Capture, StartError> {
         // Early, while low descriptor numbers are free.
-        spawn::reserve_stddiag_fd();
+        spawn::reserve_channel_fds();
         seats::reserve();
         let (ringer, bell) = bell().map_err(|source| StartError::Bell { source })?;
         let ids = Arc::<Mutex<HashSet<IdInUse>>>::default();

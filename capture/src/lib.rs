@@ -106,7 +106,7 @@ pub use spawn::processors::Processors;
 pub use spawn::program::{check, find_program, interpreter_words};
 pub use spawn::pty::{InputKeys, PtyMaster};
 pub use spawn::spawn_error::SpawnError;
-pub use spawn::{PassedFile, STDDIAG_FD, Spawned, Spawner, reserve_stddiag_fd, spawn, spawn_helper};
+pub use spawn::{PassedFile, Spawned, Spawner, reserve_channel_fds, spawn, spawn_helper};
 pub use start::{Cause, StartError};
 pub use thread::driver::is_hung_up;
 pub use thread::mass_start::MassStart;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use iof_proto::{App, ProcessGroup, Pty, Stdin};
+use iof_proto::{App, Channel, ProcessGroup, Pty, Stdin};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
@@ -16,6 +16,7 @@ use self::exec::{ChildGroup, ExecPlan};
 use self::first_writes::FirstWrites;
 use self::process_spec::ProcessSpec;
 use self::pty::PtyMaster;
+use self::seats::SEATS;
 use self::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
 use crate::process::child::Child;
 use crate::process::guardian::Guardian;
@@ -31,9 +32,6 @@ pub(crate) mod pty;
 pub(crate) mod seats;
 pub(crate) mod spawn_error;
 
-/// The environment variable that tells a child the number of its stddiag descriptor.
-pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
-
 /// A process that was started, and this process's ends of its pipes.
 #[derive(Debug)]
 pub struct Spawned {
@@ -41,18 +39,15 @@ pub struct Spawned {
     pub child: Child,
     /// The write end of the pipe at descriptor 0, with [`Stdin::Pipe`] and without a pty.
     pub stdin: Option<OwnedFd>,
-    /// The read end of the pipe at descriptor 1, or the pty's master.
-    pub stdout: OwnedFd,
-    /// The read end of the pipe at descriptor 2. With a pty or
-    /// [`App::merge_stderr`](iof_proto::App::merge_stderr), a pipe at the end of file.
-    pub stderr: OwnedFd,
-    /// The read end of the pipe at the descriptor that [`STDDIAG_FD`] names.
-    pub stddiag: OwnedFd,
+    /// The read ends of the pipes of its output channels, in the order of [`Channel::OUTPUTS`]. With
+    /// a pty, that of stdout is the pty's master. With a pty or
+    /// [`App::merge_stderr`](iof_proto::App::merge_stderr), that of stderr is at the end of file.
+    pub outputs: Vec<OwnedFd>,
     /// The pty's master, for typing and for changing the size.
     pub pty: Option<PtyMaster>,
 }
 
-/// A file that a process inherits besides its standard files and stddiag.
+/// A file that a process inherits besides those of its channels.
 #[derive(Debug)]
 pub struct PassedFile {
     /// The file. This process's descriptor, which has the close-on-exec flag, is closed at the
@@ -136,14 +131,14 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
 /// The error of clone(2), execve(2) or a call between the two. No process runs then.
 pub fn spawn_helper(app: &App, files: [OwnedFd; 3], guardian: Option<&Guardian>) -> io::Result<Child> {
     let environment = BaseEnvironment::current();
-    let [stdin, stdout, stderr] = files.map(above_stdio);
+    let mut ends = [const { None }; SEATS];
+    for ((end, file), number) in ends.iter_mut().zip(files).zip(0..) {
+        *end = Some((above_stdio(file)?, number));
+    }
     let plan = ExecPlan {
         app,
         env: environment.with(app.env.iter().cloned())?,
-        stdin: Some(stdin?),
-        stdout: stdout?,
-        stderr: stderr?,
-        passed: [None, None],
+        ends,
         group: ChildGroup::Own,
         files: limit::for_children(),
         guardian,
@@ -155,7 +150,7 @@ pub fn spawn_helper(app: &App, files: [OwnedFd; 3], guardian: Option<&Guardian>)
 
 /// Starts processes, all with the environment that this process has when the spawner is created.
 ///
-/// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It also
+/// Each process has a pipe for each output channel, or a pty for stdout and stderr. It also
 /// inherits the descriptors that had no close-on-exec flag when the spawner was created, and
 /// perhaps others that have none at the start. It stays in the session of this process, unless it
 /// has a pty. It starts with no signal blocked, with the default actions of SIGPIPE, SIGCHLD and
@@ -226,28 +221,32 @@ impl Spawner {
             None => Stdio::pipes(&program, &spec.stdin, app.merge_stderr)?,
             Some(pty) => Stdio::terminal(&program, &spec.stdin, pty)?,
         };
-        let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
-        let (stddiag, stddiag_child) = pipe(&program)?;
-        if let Some(first_writes) = &self.first_writes {
-            [&stdout, &stderr, &stddiag].into_iter().for_each(|pipe| first_writes.watch(pipe.as_fd()));
+        let (stdout, stderr) = (stdio.stdout, stdio.stderr);
+        // Each with its number in the child, unless that is its own one, and the variable of the number.
+        let stdio_files = [stdio.stdin, Some(stdout.1), Some(stderr.1)].into_iter().zip(0..);
+        let mut files: Vec<(OwnedFd, Option<RawFd>, Option<OsString>)> =
+            stdio_files.filter_map(|(file, number)| Some((file?, Some(number), None))).collect();
+        let mut outputs = vec![stdout.0, stderr.0];
+        for (channel, number) in Channel::FURTHER.into_iter().zip(reserve_channel_fds()) {
+            let (output, child) = pipe(&program)?;
+            outputs.push(output);
+            files.push((child, number, Some(channel.variable().into())));
         }
-        // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after
-        // the other.
-        let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
-        let stddiag_child = above(stddiag_child)?;
-        let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
-        let number = (OsString::from(STDDIAG_FD), OsString::from(stddiag_number.to_string()));
+        files
+            .extend(passed.map(|PassedFile { file, variable }| (file, seats::last_number(), Some(variable))));
+        if let Some(first_writes) = &self.first_writes {
+            outputs.iter().for_each(|pipe| first_writes.watch(pipe.as_fd()));
+        }
+        let (mut ends, mut numbers) = ([const { None }; SEATS], Vec::new());
+        for (end, (file, number, variable)) in ends.iter_mut().zip(files) {
+            // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after
+            // the other.
+            let file = above_stdio(file).map_err(|error| failed(&program, "fcntl", error))?;
+            let number = number.unwrap_or(file.as_raw_fd());
+            numbers.extend(variable.map(|variable| (variable, OsString::from(number.to_string()))));
+            *end = Some((file, number));
+        }
         let cwd = app.cwd.as_deref();
-        let mut numbers = vec![number];
-        let passed = match passed {
-            None => None,
-            Some(PassedFile { file, variable }) => {
-                let file = above(file)?;
-                let number = seats::last_number().unwrap_or(file.as_raw_fd());
-                numbers.push((variable, OsString::from(number.to_string())));
-                Some((file, number))
-            }
-        };
         let env = self.environment.with(app.env.iter().cloned().chain(numbers));
         let group = match spec.group {
             // setsid(2) fails for the leader of a group, and creates a group anyway.
@@ -258,10 +257,7 @@ impl Spawner {
         let plan = ExecPlan {
             app,
             env: env.map_err(|error| spawn_failed(&program, cwd, error.into()))?,
-            stdin: stdio.stdin.map(above).transpose()?,
-            stdout: above(stdout_child)?,
-            stderr: above(stderr_child)?,
-            passed: [Some((stddiag_child, stddiag_number)), passed],
+            ends,
             group,
             files: limit::for_children(),
             guardian: self.guardian.as_deref(),
@@ -272,7 +268,7 @@ impl Spawner {
         let started = exec::start(plan);
         let (pid, pidfd) = started.map_err(|error| spawn_failed(&program, cwd, error))?;
         let child = Child::started(pid, pidfd, group != ChildGroup::Inherit);
-        Ok(Spawned { child, stdin: stdio.stdin_writer, stdout, stderr, stddiag, pty: stdio.pty })
+        Ok(Spawned { child, stdin: stdio.stdin_writer, outputs, pty: stdio.pty })
     }
 }
 
@@ -280,18 +276,19 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
     pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(program, "pipe2", error.into()))
 }
 
-/// Reserves a descriptor number for stddiag that shells can name (dash supports one digit), and
-/// returns it. This process keeps the number in use from the first call on, so that in a child
-/// stddiag can take its place and no other inherited descriptor has it. Returns `None` if all such
-/// numbers were in use at the first call.
-pub fn reserve_stddiag_fd() -> Option<RawFd> {
-    static RESERVED: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    let reserved = RESERVED.get_or_init(|| {
+/// Reserves a descriptor number for each of [`Channel::FURTHER`] that shells can name (dash supports
+/// one digit), and returns them. This process keeps the numbers in use from the first call on, so that
+/// in a child the channels can take their places and no other inherited descriptor has them. A number
+/// is `None` if all such numbers were in use at the first call.
+pub fn reserve_channel_fds() -> [Option<RawFd>; Channel::FURTHER.len()] {
+    static RESERVED: OnceLock<[Option<OwnedFd>; Channel::FURTHER.len()]> = OnceLock::new();
+    let reserve = |_| {
         let null = File::open("/dev/null").ok()?;
         let reserved = above_stdio(null.into()).ok()?;
         (reserved.as_raw_fd() <= 9).then_some(reserved)
-    });
-    reserved.as_ref().map(AsRawFd::as_raw_fd)
+    };
+    let reserved = RESERVED.get_or_init(|| Channel::FURTHER.map(reserve));
+    reserved.each_ref().map(|number| number.as_ref().map(AsRawFd::as_raw_fd))
 }
 
 /// Moves a descriptor above the numbers 0 to 2, if it has one of them.

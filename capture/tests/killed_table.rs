@@ -20,7 +20,7 @@ fn where_a_filter_kills_for_a_shared_table_children_start_with_a_copy() {
     for _ in 0..2 {
         let spawned = spawner.spawn(ProcessSpec::new("sh", ["-c", "echo started"]), None).unwrap();
         let mut text = String::new();
-        File::from(spawned.stdout).read_to_string(&mut text).unwrap();
+        File::from(spawned.outputs.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
         assert_eq!(text, "started\n");
     }
 }

@@ -36,6 +36,6 @@ fn the_file_limit_is_raised_for_this_process_and_restored_for_children() {
 
     let child = spawn(ProcessSpec::new("/bin/sh", ["-c", "ulimit -Sn; ulimit -Hn"])).unwrap();
     let mut text = String::new();
-    std::fs::File::from(child.stdout).read_to_string(&mut text).unwrap();
+    std::fs::File::from(child.outputs.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
     assert_eq!(text, format!("64\n{hard}\n"));
 }

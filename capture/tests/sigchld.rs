@@ -30,7 +30,7 @@ fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work(
         let sleeper = spawn(spec).unwrap();
         let (signaller, mut ready) = (sleeper.child.signaller(), [0; 6]);
         rig.capture.send([watch(ProcessId(50), sleeper.child)]).unwrap();
-        std::fs::File::from(sleeper.stdout).read_exact(&mut ready).unwrap();
+        std::fs::File::from(sleeper.outputs.into_iter().next().unwrap()).read_exact(&mut ready).unwrap();
         signaller.send(iof_capture::Signal::KILL).unwrap();
         let mut ended: Vec<u64> = (0..=50)
             .map(|_| match next(&rig.events) {
@@ -46,7 +46,7 @@ fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work(
     // Children do not inherit the disposition, so they can wait for children of their own.
     let mut status = String::new();
     let child = spawn(ProcessSpec::new("/bin/cat", ["/proc/self/status"])).unwrap();
-    std::fs::File::from(child.stdout).read_to_string(&mut status).unwrap();
+    std::fs::File::from(child.outputs.into_iter().next().unwrap()).read_to_string(&mut status).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (Signal::SIGCHLD as u64 - 1)), 0);
 

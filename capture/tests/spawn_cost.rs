@@ -31,7 +31,7 @@ fn cost(mut f: impl FnMut()) -> Duration {
 fn start() {
     let process = spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap();
     // Wait until the process has exited, so that it does not run during the next round.
-    File::from(process.stdout).read_to_end(&mut Vec::new()).unwrap();
+    File::from(process.outputs.into_iter().next().unwrap()).read_to_end(&mut Vec::new()).unwrap();
 }
 
 /// Creates mappings that the kernel cannot merge. They stay until this process ends.

@@ -203,9 +203,9 @@ mod tests {
     /// The leader is not reaped.
     fn run_until_leader_ends(script: &str) -> (Child, std::fs::File) {
         let spec = ProcessSpec { group: ProcessGroup::Own, ..ProcessSpec::new("/bin/sh", ["-c", script]) };
-        let Spawned { child, stdout, .. } = spawn(spec).unwrap();
+        let Spawned { child, outputs, .. } = spawn(spec).unwrap();
         wait_until_ended(&child);
-        (child, stdout.into())
+        (child, outputs.into_iter().next().unwrap().into())
     }
 
     /// Waits until the process has ended, without reaping it.
@@ -275,8 +275,8 @@ mod tests {
     /// Starts `script` in the process group of this process. Returns its output up to `lines`
     /// lines.
     fn start_in_own_group(script: &str, lines: usize) -> (Child, Vec<String>, BufReader<std::fs::File>) {
-        let Spawned { child, stdout, .. } = spawn(ProcessSpec::new("/bin/sh", ["-c", script])).unwrap();
-        let mut stdout = BufReader::new(stdout.into());
+        let Spawned { child, outputs, .. } = spawn(ProcessSpec::new("/bin/sh", ["-c", script])).unwrap();
+        let mut stdout = BufReader::new(outputs.into_iter().next().unwrap().into());
         let lines = stdout.by_ref().lines().take(lines).map(Result::unwrap).collect();
         (child, lines, stdout)
     }

@@ -25,7 +25,7 @@ use nix::unistd::Pid;
 use self::image::{ChildImage, Ends, SHELL, Table, become_program};
 pub(crate) use self::plan::{ChildGroup, ExecPlan};
 use crate::process::wait::wait_and_reap;
-use crate::spawn::seats::{self, Seated};
+use crate::spawn::seats::{self, SEATS, Seated};
 
 mod image;
 mod plan;
@@ -58,16 +58,16 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
         Some(Err(NotStarted::Table { refused: true })) => seats::refused(),
         Some(Err(NotStarted::Table { refused: false })) | None => {}
     }
-    let ends = Ends {
-        stdin: plan.stdin.as_ref().map(AsRawFd::as_raw_fd),
-        stdout: plan.stdout.as_raw_fd(),
-        stderr: plan.stderr.as_raw_fd(),
-        passed: plan.passed.each_ref().map(|passed| passed.as_ref().map(|(file, _)| file.as_raw_fd())),
-    };
+    let ends = files(&plan).map(|file| file.map(AsRawFd::as_raw_fd));
     start_in(&plan, &strings, ends, Table::Copied).map_err(|error| match error {
         NotStarted::Error(error) => error,
         NotStarted::Table { .. } => io::ErrorKind::Unsupported.into(),
     })
+}
+
+/// Returns the files of the child.
+fn files<'a>(plan: &'a ExecPlan<'_>) -> [Option<&'a OwnedFd>; SEATS] {
+    plan.ends.each_ref().map(|end| end.as_ref().map(|(file, _)| file))
 }
 
 /// Starts a process that does not copy the whole descriptor table. Returns `None` if that is not
@@ -76,18 +76,13 @@ fn start_with_shared_table(
     plan: &ExecPlan<'_>,
     strings: &Strings,
 ) -> Option<Result<(u32, OwnedFd), NotStarted>> {
-    let [first, second] = plan.passed.each_ref().map(|passed| passed.as_ref().map(|(file, _)| file));
-    let files = [plan.stdin.as_ref(), Some(&plan.stdout), Some(&plan.stderr), first, second];
     let mut above = plan.above_inheritable?;
-    let seated = Seated::new(files)?;
-    let [stdin, stdout, stderr, numbers @ ..] = seated.numbers;
+    let seated = Seated::new(files(plan))?;
     for seat in seated.numbers {
         above = above.max(seat.saturating_add(1));
     }
-    let stdin = plan.stdin.is_some().then_some(stdin);
-    let [first_number, second_number] = numbers;
-    let passed = [first.map(|_| first_number), second.map(|_| second_number)];
-    let ends = Ends { stdin, stdout, stderr, passed };
+    // A seat without a file has /dev/null, and the child gets nothing from it.
+    let ends = seated.numbers.map(Some);
     let copied = c_uint::try_from(above).ok()?;
     Some(start_in(plan, strings, ends, Table::Shared { copied, unit: seats::copy_unit() }))
 }
@@ -251,14 +246,14 @@ mod tests {
     ) -> String {
         let ((stdout, child_stdout), (_, child_stderr)) = (pipe().unwrap(), pipe().unwrap());
         let (_, child_stddiag) = pipe().unwrap();
+        let mut ends = [const { None }; SEATS];
+        let files = [(child_stdout, 1), (child_stderr, 2), (child_stddiag, 9)];
+        ends.iter_mut().skip(1).zip(files).for_each(|(end, file)| *end = Some(file));
         let base = BaseEnvironment::current();
         let (_, pidfd) = start(ExecPlan {
             app: &App::new("/bin/sh", ["-c", script]),
             env: base.with([]).unwrap(),
-            stdin: None,
-            stdout: child_stdout,
-            stderr: child_stderr,
-            passed: [Some((child_stddiag, 9)), None],
+            ends,
             group: ChildGroup::Own,
             files: None,
             guardian: None,

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
+use iof_proto::Channel;
 use libc::c_uint;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::utsname::uname;
@@ -23,8 +24,8 @@ use nix::unistd::dup3;
 pub(crate) const TABLE_VARIABLE: &str = "IOF_SPAWN_TABLE";
 /// The lowest number of a seat. Lower numbers are left to programs that use numbers of one digit.
 const LOWEST: RawFd = 10;
-/// The number of seats: stdin, stdout, stderr, stddiag and a passed file.
-pub(crate) const SEATS: usize = 5;
+/// The number of seats: stdin, the output channels and a passed file.
+pub(crate) const SEATS: usize = Channel::OUTPUTS.len() + 2;
 
 /// Set once the kernel, or a seccomp filter, has refused a shared table. Relaxed: it only saves
 /// later attempts.
@@ -51,14 +52,14 @@ fn reserved() -> Option<&'static Reserved> {
     static RESERVED: OnceLock<Option<Reserved>> = OnceLock::new();
     let reserve = || {
         let null = File::open("/dev/null").ok()?;
-        let reserve = || {
-            let seat = fcntl(&null, FcntlArg::F_DUPFD_CLOEXEC(LOWEST)).ok()?;
+        let mut ends = [const { None }; SEATS];
+        let mut last = LOWEST;
+        for end in &mut ends {
+            last = fcntl(&null, FcntlArg::F_DUPFD_CLOEXEC(last)).ok()?;
             // SAFETY: fcntl has just created the descriptor, and nothing else owns it.
-            Some(unsafe { OwnedFd::from_raw_fd(seat) })
-        };
-        let ends = [reserve()?, reserve()?, reserve()?, reserve()?, reserve()?];
-        let last = ends.last()?.as_raw_fd();
-        let seats = Mutex::new(Seats { null, ends: ends.map(Some) });
+            *end = Some(unsafe { OwnedFd::from_raw_fd(last) });
+        }
+        let seats = Mutex::new(Seats { null, ends });
         Some(Reserved { seats, last, lost: AtomicBool::new(false) })
     };
     RESERVED.get_or_init(reserve).as_ref()

@@ -22,9 +22,9 @@ fn shell(script: &str) -> ProcessSpec {
 /// Runs a process and returns its standard output.
 fn output(spec: ProcessSpec) -> String {
     let rig = rig();
-    let Spawned { child, stdout, .. } = spawn(spec).unwrap();
+    let Spawned { child, outputs, .. } = spawn(spec).unwrap();
     rig.capture.send([watch(ProcessId(1), child)]).unwrap();
-    text(stdout)
+    text(outputs.into_iter().next().unwrap())
 }
 
 fn text(pipe: OwnedFd) -> String {
@@ -37,18 +37,18 @@ fn text(pipe: OwnedFd) -> String {
 fn each_channel_has_a_pipe_of_its_own() {
     // Not `>&$IOF_STDDIAG_FD`: some shells accept descriptors of one digit only.
     let spec = shell("echo out; echo err >&2; echo diag >/dev/fd/$IOF_STDDIAG_FD");
-    let Spawned { child, stdout, stderr, stddiag, .. } = spawn(spec).unwrap();
+    let Spawned { child, outputs, .. } = spawn(spec).unwrap();
     let rig = rig();
     let mut tool = tool();
     rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     let mut readers = Vec::new();
-    for (id, pipe) in (1..).zip([stdout, stderr, stddiag]) {
+    for (id, pipe) in (1..).zip(outputs) {
         let mut stream = stream(4096, Policy::DropNewest);
         readers.push((SourceId(id), tool.attach_first(&mut stream, false)));
         rig.capture.send([add(SourceId(id), pipe, stream)]).unwrap();
     }
-    wait_for_ends(&rig.events, 3, 1);
-    let texts = readers.iter_mut().map(|(id, reader)| tool.read_to_end(&rig.capture, *id, reader).0);
+    wait_for_ends(&rig.events, readers.len(), 1);
+    let texts = readers.iter_mut().take(3).map(|(id, reader)| tool.read_to_end(&rig.capture, *id, reader).0);
     assert_eq!(texts.collect::<Vec<_>>(), [b"out\n".to_vec(), b"err\n".to_vec(), b"diag\n".to_vec()]);
 }
 
@@ -83,9 +83,11 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
     // Opened for reading and writing, so that neither side waits for the other to open it.
     let mut spec = shell("exec 3<>\"$FIFO\"; (read x <&3; echo grandchild) & echo child; exit 5");
     spec.app.env.push(("FIFO".into(), fifo.clone().into()));
-    let Spawned { child, stdout, .. } = spawn(spec).unwrap();
+    let Spawned { child, outputs, .. } = spawn(spec).unwrap();
     let rig = rig();
-    rig.capture.send([add(SourceId(1), stdout, stream(4096, Policy::DropNewest))]).unwrap();
+    rig.capture
+        .send([add(SourceId(1), outputs.into_iter().next().unwrap(), stream(4096, Policy::DropNewest))])
+        .unwrap();
     rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     let Event::Exited { status, .. } = next(&rig.events) else { panic!("the source completed too early") };
     assert_eq!(status.unwrap().code(), Some(5));
@@ -99,9 +101,11 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
 fn two_hundred_simultaneous_exits_are_all_reported() {
     let rig = rig();
     for id in 0..200 {
-        let Spawned { child, stdout, .. } = spawn(shell(&format!("echo {id}; exit {}", id % 128))).unwrap();
+        let Spawned { child, outputs, .. } = spawn(shell(&format!("echo {id}; exit {}", id % 128))).unwrap();
         rig.capture.send([watch(ProcessId(id), child)]).unwrap();
-        rig.capture.send([add(SourceId(id), stdout, stream(4096, Policy::DropNewest))]).unwrap();
+        rig.capture
+            .send([add(SourceId(id), outputs.into_iter().next().unwrap(), stream(4096, Policy::DropNewest))])
+            .unwrap();
     }
     let (ends, exits) = wait_for_ends(&rig.events, 200, 200);
     for id in 0..200 {
@@ -164,8 +168,8 @@ fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
 #[test]
 fn stopping_leaves_running_processes_alone() {
     let rig = rig();
-    let Spawned { child, stdout, .. } = spawn(shell("read x; kill -STOP $$; exit 0")).unwrap();
-    let _keep = (child.as_fd().try_clone_to_owned().unwrap(), stdout);
+    let Spawned { child, outputs, .. } = spawn(shell("read x; kill -STOP $$; exit 0")).unwrap();
+    let _keep = (child.as_fd().try_clone_to_owned().unwrap(), outputs);
     let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
     rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     drop(rig.capture);
@@ -196,11 +200,10 @@ fn no_child_inherits_the_pipes_of_another() {
             let ambient = ambient.clone();
             std::thread::spawn(move || {
                 for _ in 0..25 {
-                    let Spawned { child, stdout, stderr, stddiag, .. } =
+                    let Spawned { child, outputs, .. } =
                         spawn(ProcessSpec::new("/bin/ls", ["-lL", "-i", "/proc/self/fd"])).unwrap();
-                    let own: HashSet<u64> =
-                        [&stdout, &stderr, &stddiag].map(|pipe| fstat(pipe).unwrap().st_ino).into();
-                    let list = text(stdout);
+                    let own: HashSet<u64> = outputs.iter().map(|pipe| fstat(pipe).unwrap().st_ino).collect();
+                    let list = text(outputs.into_iter().next().unwrap());
                     let pipes = list.lines().filter(|line| line.contains(" p"));
                     let seen: HashSet<u64> =
                         pipes.map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect();
@@ -255,9 +258,9 @@ fn a_child_joins_the_hosts_process_group_or_leads_its_own_in_the_same_session() 
 fn a_signal_reaches_grandchildren_only_if_the_child_has_its_own_process_group() {
     for (group, reached) in [(ProcessGroup::Own, true), (ProcessGroup::Inherit, false)] {
         // The script prints the pid of its own child, which also keeps stdout open.
-        let Spawned { child, stdout, .. } =
+        let Spawned { child, outputs, .. } =
             spawn(ProcessSpec { group, ..shell("sleep 1000 & echo $!; wait") }).unwrap();
-        let mut stdout = BufReader::new(std::fs::File::from(stdout));
+        let mut stdout = BufReader::new(std::fs::File::from(outputs.into_iter().next().unwrap()));
         let mut pid = String::new();
         stdout.read_line(&mut pid).unwrap();
         let pid = nix::unistd::Pid::from_raw(pid.trim().parse().unwrap());

@@ -7,6 +7,7 @@ use iof_capture::{
     Command, Event, NewProcess, NewSource, ProcessId, ProcessSpec, Pty, PtyMaster, SourceId, Stdin,
     WindowSize, spawn,
 };
+use iof_proto::Channel;
 use iof_shm_ring::{Policy, Reader};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -41,7 +42,8 @@ fn start_with(script: &str, stdin: Stdin, echo: bool, cache: u64) -> TerminalSes
     let pid = Pid::from_raw(spawned.child.pid() as i32);
     let rig = rig();
     let (tool, stream, reader) = blocking_stream(&rig, cache);
-    let sources = vec![NewSource { id: ID, pipe: spawned.stdout, stream, first: None }];
+    let sources =
+        vec![NewSource { id: ID, pipe: spawned.outputs.into_iter().next().unwrap(), stream, first: None }];
     let process = Some((PROCESS, spawned.child));
     rig.capture.send([Command::Add(NewProcess { process, sources, first_writes: None })]).unwrap();
     TerminalSession { rig, tool, reader, master: spawned.pty.unwrap(), pid }
@@ -82,17 +84,17 @@ fn on_a_terminal_stddiag_has_a_pipe_and_the_stderr_pipe_is_empty() {
     let script = "echo diag >/dev/fd/$IOF_STDDIAG_FD; echo err >&2";
     let spawned = spawn(ProcessSpec { pty, ..ProcessSpec::new("/bin/sh", ["-c", script]) }).unwrap();
     let rig = rig();
-    let mut produced = [0; 3];
-    for (id, pipe) in (0..).zip([spawned.stdout, spawned.stderr, spawned.stddiag]) {
+    let mut produced = [0; Channel::OUTPUTS.len()];
+    for (id, pipe) in (0..).zip(spawned.outputs) {
         rig.capture.send([add(SourceId(id), pipe, stream(4096, Policy::DropNewest))]).unwrap();
     }
     rig.capture.send([watch(PROCESS, spawned.child)]).unwrap();
-    let (ends, _) = wait_for_ends(&rig.events, 3, 1);
+    let (ends, _) = wait_for_ends(&rig.events, produced.len(), 1);
     for (id, end) in &ends {
         assert!(end.error.is_none(), "{end:?}");
         produced[id.0 as usize] = end.produced;
     }
-    assert_eq!(produced, [4, 0, 5]);
+    assert_eq!(produced[..3], [4, 0, 5]);
 }
 
 #[test]
@@ -252,7 +254,7 @@ fn a_terminal_whose_stream_is_full_is_drained_and_its_bytes_are_counted() {
     let mut stream = stream(4096, Policy::DropNewest);
     // This reader never reads.
     let _reader = tool.attach_first(&mut stream, false);
-    rig.capture.send([add(ID, spawned.stdout, stream)]).unwrap();
+    rig.capture.send([add(ID, spawned.outputs.into_iter().next().unwrap(), stream)]).unwrap();
     let end = wait_end(&rig.events, ID);
     assert!(end.error.is_none(), "{end:?}");
     assert_eq!((end.produced, end.dropped > 290_000), (300_000, true));

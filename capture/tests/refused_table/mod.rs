@@ -14,7 +14,7 @@ fn output(spawner: &Spawner) -> String {
     let script = "echo started; echo passed >/proc/self/fd/$PASSED_FD";
     let spawned = spawner.spawn(ProcessSpec::new("sh", ["-c", script]), Some(passed)).unwrap();
     let mut text = String::new();
-    for pipe in [spawned.stdout, reader] {
+    for pipe in [spawned.outputs.into_iter().next().unwrap(), reader] {
         File::from(pipe).read_to_string(&mut text).unwrap();
     }
     text

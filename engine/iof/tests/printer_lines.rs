@@ -75,9 +75,8 @@ impl Rig {
             .map(|_| nix::unistd::pipe().unwrap())
             .map(|(read, write)| (read, write.into()))
             .unzip();
-        let ranks = (0..).map(Rank).zip(pipes).map(|(rank, pipe)| AdoptedRank {
-            stdout: Some(pipe),
-            ..AdoptedRank::new(rank, "test", Process::Reported { pid: 0 })
+        let ranks = (0..).map(Rank).zip(pipes).map(|(rank, pipe)| {
+            AdoptedRank::new(rank, "test", Process::Reported { pid: 0 }).with(Channel::Stdout, pipe)
         });
         let job = engine.adopt(AdoptSpec::new(nspace, ranks.collect())).unwrap();
         Rig { engine, job, writers, printer, notes, file }

@@ -54,7 +54,7 @@ impl Rig {
         let (mut adopted, mut writers) = (Vec::new(), Vec::new());
         for (rank, [(stdout, out), (stderr, err)]) in (0..).map(Rank).zip(pipes) {
             let new = AdoptedRank::new(rank, "test", Process::Reported { pid: 0 });
-            adopted.push(AdoptedRank { stdout: Some(stdout), stderr: Some(stderr), ..new });
+            adopted.push(new.with(Channel::Stdout, stdout).with(Channel::Stderr, stderr));
             writers.push([out, err]);
         }
         let job = engine.adopt(AdoptSpec::new(all().nspace, adopted)).unwrap();
@@ -239,7 +239,7 @@ fn more_streams_than_one_write_takes_are_printed_after_a_turn_that_filled_all() 
     let holder = thread::spawn(move || writer_page.write_to(holder, 1).unwrap());
     page.wait_for_use().unwrap();
     let new = AdoptedRank::new(Rank(0), "test", Process::Reported { pid: 0 });
-    let near = AdoptedRank { stdout: Some(stdout), ..new };
+    let near = new.with(Channel::Stdout, stdout);
     let job = engine.adopt(AdoptSpec::new(all().nspace, vec![near])).unwrap();
     deliver("second");
     page.resolve(b"").unwrap();

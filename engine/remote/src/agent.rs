@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use iof_capture::reserve_stddiag_fd;
+use iof_capture::reserve_channel_fds;
 use iof_engine::{Engine, Grant, Job, Signal};
 use iof_nodes::{Start, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
@@ -129,7 +129,7 @@ impl Agent {
         hooks: Arc<dyn AgentHooks>,
     ) -> Result<Agent, AgentError> {
         // The edge takes the low descriptor numbers before the engine starts.
-        reserve_stddiag_fd();
+        reserve_channel_fds();
         let (inputs, queue) = unbounded();
         let links = Links::start(connection, inputs.clone(), reattach.unwrap_or_default())?;
         Ok(Agent { links, inputs, queue, hooks })

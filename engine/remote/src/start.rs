@@ -16,7 +16,7 @@ use iof_engine::{
 use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{NodeConfig, Start, ToAgent};
 use iof_output::{Audience, FlushTimeout, PrintReport};
-use iof_proto::Rank;
+use iof_proto::{Channel, Rank};
 use iof_tool::DirectInput;
 
 use self::agents::AgentStarts;
@@ -35,9 +35,9 @@ use crate::remote::Remote;
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Descriptors of the front end for each rank and each edge, and maps for each rank.
-const FILES_PER_RANK: u64 = 4;
+const FILES_PER_RANK: u64 = Channel::OUTPUTS.len() as u64 + 1;
 const FILES_PER_EDGE: u64 = 5;
-const MAPS_PER_RANK: u64 = 12;
+const MAPS_PER_RANK: u64 = 4 * Channel::OUTPUTS.len() as u64;
 /// Descriptors of the front end apart from these.
 const OTHER_FILES: u64 = 64;
 

@@ -5,13 +5,12 @@
 //! ```
 
 use std::error::Error;
-use std::os::fd::OwnedFd;
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, io, process};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Process};
 use iof_output::{Options, Output, Printer};
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
 fn main() -> ExitCode {
@@ -35,12 +34,10 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         let mut command = Command::new(&program);
         command.args(&args).env("RANK", rank.to_string()).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        ranks.push(AdoptedRank {
-            stdout: stdout.map(OwnedFd::from),
-            stderr: stderr.map(OwnedFd::from),
-            ..AdoptedRank::new(Rank(rank), program.to_string_lossy(), Process::Pid(child.id()))
-        });
+        let mut adopted = AdoptedRank::new(Rank(rank), program.to_string_lossy(), Process::Pid(child.id()));
+        adopted.files.extend(child.stdout.take().map(|stdout| (Channel::Stdout, stdout.into())));
+        adopted.files.extend(child.stderr.take().map(|stderr| (Channel::Stderr, stderr.into())));
+        ranks.push(adopted);
     }
 
     // From here on, only `adopt` differs from a job that the engine starts, see the example

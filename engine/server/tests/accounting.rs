@@ -77,7 +77,7 @@ impl Job {
 
 fn rank(number: u32) -> (AdoptedRank, [File; 2]) {
     let [(stdout, out), (stderr, err)] = [(); 2].map(|()| pipe());
-    let rank = AdoptedRank { stdout: Some(stdout), stderr: Some(stderr), ..reported_rank(number) };
+    let rank = reported_rank(number).with(Channel::Stdout, stdout).with(Channel::Stderr, stderr);
     (rank, [out, err])
 }
 

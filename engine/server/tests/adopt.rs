@@ -25,7 +25,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, getpgid, mkfifo};
 
 fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRank {
-    AdoptedRank { stdout: Some(stdout.into()), ..AdoptedRank::new(Rank(number), "test", process) }
+    AdoptedRank::new(Rank(number), "test", process).with(Channel::Stdout, stdout)
 }
 
 const REPORTED: Process = Process::Reported { pid: 0 };
@@ -88,7 +88,7 @@ fn channels_without_a_descriptor_end_at_once_and_others_are_forwarded() {
         .map(|channel| Output::start(&engine, channel));
     let (out, mut write_out) = pipe();
     let (diag, mut write_diag) = pipe();
-    let adopted = AdoptedRank { stddiag: Some(diag), ..rank(0, out, REPORTED) };
+    let adopted = rank(0, out, REPORTED).with(Channel::Stddiag, diag);
     let job = adopt(&engine, [adopted]).unwrap();
     write_out.write_all(b"out").unwrap();
     write_diag.write_all(b"diag").unwrap();
@@ -243,7 +243,7 @@ fn invalid_ranks_are_refused_before_any_descriptor_is_used() {
     assert!(matches!(refused(twice), AdoptError::Twice { rank: Rank(3) }));
     assert!(matches!(refused(vec![rank(u32::MAX - 1, pipe().0, REPORTED)]), AdoptError::Number { .. }));
     let (read, _keep) = pipe();
-    let shared = AdoptedRank { stderr: Some(read.try_clone().unwrap()), ..rank(0, read, REPORTED) };
+    let shared = rank(0, read.try_clone().unwrap(), REPORTED).with(Channel::Stderr, read);
     assert!(matches!(refused(vec![shared]), AdoptError::Shared { rank: Rank(0), channel: Channel::Stderr }));
 
     let (_, mut child) = start("exit 0");
@@ -270,9 +270,9 @@ fn invalid_ranks_are_refused_before_any_descriptor_is_used() {
 #[test]
 fn a_stdin_that_is_not_a_writable_pipe_is_refused_by_its_kind() {
     let refused = |stdin: OwnedFd| {
-        let adopted = AdoptedRank { stdin: Some(stdin), ..rank(0, pipe().0, REPORTED) };
+        let adopted = rank(0, pipe().0, REPORTED).with(Channel::Stdin, stdin);
         match adopt(&engine(), [adopted]) {
-            Err(error @ AdoptError::Stdin { rank: Rank(0), .. }) => error.to_string(),
+            Err(error @ AdoptError::Kind { rank: Rank(0), channel: Channel::Stdin, .. }) => error.to_string(),
             other => panic!("{:?}", other.map(drop)),
         }
     };
@@ -288,14 +288,13 @@ fn a_stdin_that_is_not_a_writable_pipe_is_refused_by_its_kind() {
     let both = File::options().read(true).write(true).open(&fifo).unwrap();
     assert!(refused(both.try_clone().unwrap().into()).contains("also open for reading"));
     let write: OwnedFd = File::options().write(true).open(&fifo).unwrap().into();
-    adopt(&engine(), [AdoptedRank { stdin: Some(write), ..rank(0, pipe().0, REPORTED) }]).unwrap();
+    adopt(&engine(), [rank(0, pipe().0, REPORTED).with(Channel::Stdin, write)]).unwrap();
 }
 
 #[test]
 fn one_pipe_cannot_be_the_stdin_of_two_ranks() {
     let (_read, write) = pipe();
-    let with =
-        |number: u32, stdin: OwnedFd| AdoptedRank { stdin: Some(stdin), ..rank(number, pipe().0, REPORTED) };
+    let with = |number: u32, stdin: OwnedFd| rank(number, pipe().0, REPORTED).with(Channel::Stdin, stdin);
     let ranks = [with(0, write.try_clone().unwrap().into()), with(1, write.into())];
     let refused = adopt(&engine(), ranks).map(drop);
     assert!(

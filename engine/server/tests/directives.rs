@@ -4,9 +4,7 @@
 use std::io::Write;
 use std::thread;
 
-use iof_engine::{
-    AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous,
-};
+use iof_engine::{AdoptSpec, Config, Engine, Exit, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::{DirectiveLevel, key};
 use iof_proto::query::key as query;
 use iof_proto::{Channel, Channels, Directives, Found, Info, Proc, Rank, Status, StreamStats, Value};
@@ -140,7 +138,7 @@ fn under_block_a_forwarded_stream_waits_for_a_registration_and_loses_nothing() {
 fn under_block_a_stream_of_a_large_job_waits_long_for_a_registration_and_loses_nothing() {
     let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     let (stdout, write) = pipe();
-    let first = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
+    let first = reported_rank(0).with(Channel::Stdout, stdout);
     // With this number of ranks, the caches of streams that are read begin with 512 KiB.
     let ranks = std::iter::once(first).chain((1..16).map(reported_rank)).collect();
     let forward = [Info::required(key::PMIX_FWD_STDOUT, true)];

@@ -6,9 +6,9 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
-use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, Grant};
+use iof_engine::{AdoptError, AdoptSpec, Grant};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
-use iof_proto::{Channels, Info, Nspace, Proc, Status, directive::key};
+use iof_proto::{Channel, Channels, Info, Nspace, Proc, Status, directive::key};
 use iof_testing::engine::stdins::{Stdins, procs, push_to, refusal, tool};
 use iof_testing::engine::{adopt_reported, engine, report_exits, reported_rank, wait};
 use iof_testing::pipes::pipe;
@@ -57,7 +57,7 @@ fn a_job_leaves_files_to_streams_that_have_no_bytes_yet() {
     let (ranks, mut writers): (Vec<_>, Vec<_>) = (0..RANKS)
         .map(|rank| {
             let (stdout, write) = pipe();
-            (AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) }, write)
+            (reported_rank(rank).with(Channel::Stdout, stdout), write)
         })
         .unzip();
     let silent = Nspace::new("silent").unwrap();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use iof_engine::{AdoptSpec, AdoptedRank, App, Config, Engine, Exit, Grant, JobSpec, Process, Rendezvous};
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_testing::pipes::pipe;
 use iof_tool::{Delivery, Pull, Tool};
 use nix::sys::signal::{Signal, kill};
@@ -115,10 +115,8 @@ fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
         engine.spawn(&JobSpec::new(nspace.clone(), vec![App::new("printf", [text])])).unwrap()
     } else {
         let (stdout, mut write) = pipe();
-        let rank = AdoptedRank {
-            stdout: Some(stdout),
-            ..AdoptedRank::new(Rank(0), "soak", Process::Reported { pid: 0 })
-        };
+        let rank =
+            AdoptedRank::new(Rank(0), "soak", Process::Reported { pid: 0 }).with(Channel::Stdout, stdout);
         let job = engine.adopt(AdoptSpec::new(nspace.clone(), vec![rank])).unwrap();
         write.write_all(text.as_bytes()).unwrap();
         assert!(job.report_exit(Rank(0), Exit::Status(ExitStatus::default())));

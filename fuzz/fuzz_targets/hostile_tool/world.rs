@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Process, Rendezvous};
 use iof_proto::query::key::IOF_QUERY_STATS;
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
 use nix::fcntl::OFlag;
 use tempfile::TempDir;
@@ -42,11 +42,9 @@ impl World {
         other.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap();
         let (read, write) = nix::unistd::pipe().unwrap();
         let (stdin, pushed) = nix::unistd::pipe2(OFlag::O_NONBLOCK).unwrap();
-        let rank = AdoptedRank {
-            stdin: Some(pushed),
-            stdout: Some(read),
-            ..AdoptedRank::new(Rank(0), "fuzz", Process::Reported { pid: 0 })
-        };
+        let rank = AdoptedRank::new(Rank(0), "fuzz", Process::Reported { pid: 0 })
+            .with(Channel::Stdin, pushed)
+            .with(Channel::Stdout, read);
         engine.adopt(AdoptSpec::new(nspace(), vec![rank])).unwrap();
         World {
             engine,

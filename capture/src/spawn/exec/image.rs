@@ -12,20 +12,15 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use super::plan::{ChildGroup, ExecPlan};
 use crate::ioctl;
 use crate::spawn::program::{SCRIPT_HEAD, is_binary};
+use crate::spawn::seats::SEATS;
 
 /// The shell that runs a file without a magic number, as in execvp(3).
 pub(super) const SHELL: &CStr = c"/bin/sh";
 /// The highest signal number.
 const LAST_SIGNAL: c_int = 64;
 
-/// The descriptors of the child's ends in the table with which it starts.
-#[derive(Clone, Copy)]
-pub(super) struct Ends {
-    pub stdin: Option<RawFd>,
-    pub stdout: RawFd,
-    pub stderr: RawFd,
-    pub passed: [Option<RawFd>; 2],
-}
+/// The numbers of the child's files in the table with which it starts.
+pub(super) type Ends = [Option<RawFd>; SEATS];
 
 /// The descriptor table with which a child starts.
 #[derive(Clone, Copy)]
@@ -84,13 +79,10 @@ fn prepare(image: &mut ChildImage<'_>) -> io::Result<()> {
         leave_table(copied, unit)?;
         image.leaving.store(false, Ordering::Relaxed);
     }
-    let Ends { stdin, stdout, stderr, passed } = image.ends;
-    let stdin = stdin.map(|stdin| (stdin, libc::STDIN_FILENO));
-    let others = [(stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
-    let numbers = plan.passed.iter().map(|passed| passed.as_ref().map(|(_, number)| *number));
-    let passed = passed.into_iter().zip(numbers).filter_map(|(end, number)| end.zip(number));
-    for (end, number) in stdin.into_iter().chain(others).chain(passed) {
-        become_number(end, number)?;
+    for (end, planned) in image.ends.into_iter().zip(&plan.ends) {
+        if let (Some(end), Some((_, number))) = (end, planned) {
+            become_number(end, *number)?;
+        }
     }
     if let Some(cwd) = image.cwd {
         // SAFETY: the string ends with a zero byte.

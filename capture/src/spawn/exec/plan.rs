@@ -7,6 +7,7 @@ use libc::rlim_t;
 
 use crate::process::guardian::Guardian;
 use crate::spawn::environment::Environment;
+use crate::spawn::seats::SEATS;
 
 /// The program to execute, its environment and its descriptors.
 #[derive(Debug)]
@@ -14,13 +15,10 @@ pub(crate) struct ExecPlan<'a> {
     pub app: &'a App,
     /// The whole environment.
     pub env: Environment<'a>,
-    /// Inherited if `None`. Like the other descriptors, it is not one of the numbers 0 to 2.
-    pub stdin: Option<OwnedFd>,
-    pub stdout: OwnedFd,
-    pub stderr: OwnedFd,
-    /// Further files, and the numbers that they get in the child. No other inherited descriptor has
-    /// one of these.
-    pub passed: [Option<(OwnedFd, RawFd)>; 2],
+    /// The files of the child, and the numbers that they get in it. This process has none of them at
+    /// one of the numbers 0 to 2, and the child inherits no other descriptor above these that has one
+    /// of the numbers.
+    pub ends: [Option<(OwnedFd, RawFd)>; SEATS],
     pub group: ChildGroup,
     /// The soft and the hard limit on open files; `None` leaves them unchanged.
     pub files: Option<(rlim_t, rlim_t)>,

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use iof_proto::Channel;
 use libc::{pid_t, time_t, timeval};
 
 /// The result of a function: 0 (IOF_SUCCESS) or more on success, below zero an error.
@@ -278,4 +279,16 @@ pub struct iof_adopted_t {
     /// 0: the launcher waits for the process, reports its exit (iof_server_report_exit), and sends
     /// it signals.
     pub pid: pid_t,
+}
+
+impl iof_adopted_t {
+    /// The descriptors of its channels.
+    pub(crate) fn files(&self) -> [(Channel, c_int); Channel::KNOWN.len()] {
+        [
+            (Channel::Stdin, self.stdin_fd),
+            (Channel::Stdout, self.stdout_fd),
+            (Channel::Stderr, self.stderr_fd),
+            (Channel::Stddiag, self.stddiag_fd),
+        ]
+    }
 }

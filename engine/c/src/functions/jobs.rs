@@ -195,7 +195,8 @@ pub unsafe extern "C" fn iof_server_adopt(
         if all.is_empty() || numbers.len() < all.len() {
             return Err(Status::ERR_BAD_PARAM);
         }
-        let fds: Vec<c_int> = all.iter().flat_map(descriptors).filter(|fd| *fd >= 0).collect();
+        let of_rank = |rank: &iof_adopted_t| rank.files().into_iter().map(|(_, fd)| fd).chain([rank.pidfd]);
+        let fds: Vec<c_int> = all.iter().flat_map(of_rank).filter(|fd| *fd >= 0).collect();
         if BTreeSet::from_iter(&fds).len() < fds.len() || !fds.iter().all(|fd| is_open(*fd)) {
             return Err(Status::ERR_BAD_PARAM);
         }
@@ -226,10 +227,6 @@ pub unsafe extern "C" fn iof_server_adopt(
     })
 }
 
-fn descriptors(rank: &iof_adopted_t) -> [c_int; 5] {
-    [rank.stdin_fd, rank.stdout_fd, rank.stderr_fd, rank.stddiag_fd, rank.pidfd]
-}
-
 fn is_open(fd: c_int) -> bool {
     // SAFETY: F_GETFD reads the flags of a descriptor and accepts any number.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
@@ -246,10 +243,7 @@ fn adopted(entry: &iof_adopted_t, executable: String) -> AdoptedRank {
     AdoptedRank {
         rank: Rank(entry.rank),
         executable,
-        stdin: file(entry.stdin_fd),
-        stdout: file(entry.stdout_fd),
-        stderr: file(entry.stderr_fd),
-        stddiag: file(entry.stddiag_fd),
+        files: entry.files().into_iter().filter_map(|(channel, fd)| Some((channel, file(fd)?))).collect(),
         process,
     }
 }

@@ -48,9 +48,9 @@ impl AdoptSpec {
 
 /// A rank that the embedder has started, with the descriptors from which its output is read.
 ///
-/// Each descriptor is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a
-/// pty's master). It may be in blocking or non-blocking mode. The engine reads it to the end of
-/// file; no other process or thread may read it. The stream of a channel without a descriptor is
+/// The descriptor of an output channel is the read end of a pipe or FIFO, a connected stream socket,
+/// or a terminal (a pty's master). It may be in blocking or non-blocking mode. The engine reads it to
+/// the end of file; no other process or thread may read it. The stream of a channel without a descriptor is
 /// complete from the start, without bytes.
 #[derive(Debug)]
 pub struct AdoptedRank {
@@ -59,36 +59,36 @@ pub struct AdoptedRank {
     pub rank: Rank,
     /// The executable that process tables show.
     pub executable: String,
-    /// The write end of the pipe of its stdin, if tools may push to it. Only the engine may write
-    /// to this pipe.
-    pub stdin: Option<OwnedFd>,
-    /// The descriptor from which its stdout is read.
-    pub stdout: Option<OwnedFd>,
-    /// The descriptor from which its stderr is read.
-    pub stderr: Option<OwnedFd>,
-    /// The descriptor from which its stddiag is read.
-    pub stddiag: Option<OwnedFd>,
+    /// The descriptors of its channels: those from which its output is read, and the write end of the
+    /// pipe of its stdin, if tools may push to it. Only the engine may write to this pipe.
+    pub files: BTreeMap<Channel, OwnedFd>,
     /// The method by which its exit is detected.
     pub process: Process,
 }
 
 impl AdoptedRank {
-    /// Returns a rank without descriptors, whose streams are complete from the start. Set the
-    /// fields of those that it has:
+    /// Returns a rank without descriptors, whose streams are complete from the start. Add those that
+    /// it has:
     ///
     /// ```
     /// # use iof_engine::{AdoptedRank, Process};
-    /// # use iof_proto::Rank;
+    /// # use iof_proto::{Channel, Rank};
     /// # use std::process::{Command, Stdio};
     /// let mut child = Command::new("true").stdout(Stdio::piped()).spawn()?;
-    /// let stdout = child.stdout.take().map(Into::into);
-    /// let rank = AdoptedRank { stdout, ..AdoptedRank::new(Rank(0), "true", Process::Pid(child.id())) };
+    /// let stdout = child.stdout.take().unwrap();
+    /// let rank = AdoptedRank::new(Rank(0), "true", Process::Pid(child.id())).with(Channel::Stdout, stdout);
     /// # child.wait()?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn new(rank: Rank, executable: impl Into<String>, process: Process) -> AdoptedRank {
-        let executable = executable.into();
-        AdoptedRank { rank, executable, stdin: None, stdout: None, stderr: None, stddiag: None, process }
+        AdoptedRank { rank, executable: executable.into(), files: BTreeMap::new(), process }
+    }
+
+    /// Adds the descriptor of a channel.
+    #[must_use]
+    pub fn with(mut self, channel: Channel, file: impl Into<OwnedFd>) -> AdoptedRank {
+        self.files.insert(channel, file.into());
+        self
     }
 }
 
@@ -141,24 +141,17 @@ pub enum AdoptError {
         /// The rank.
         rank: Rank,
     },
-    /// The descriptor of an output channel is neither the read end of a pipe, nor a connected
-    /// stream socket, nor a terminal.
-    #[error(
-        "rank {rank}'s {channel} is {what}: expected the read end of a pipe, a connected stream socket or a terminal"
-    )]
+    /// The descriptor of stdin is not the write end of a pipe, or that of an output channel is
+    /// neither the read end of a pipe, nor a connected stream socket, nor a terminal.
+    #[error("rank {rank}'s {channel} is {what}: expected {}", match channel {
+        Channel::Stdin => "the write end of a pipe",
+        _ => "the read end of a pipe, a connected stream socket or a terminal",
+    })]
     Kind {
         /// The rank with this descriptor.
         rank: Rank,
         /// The channel of the descriptor.
         channel: Channel,
-        /// A description of the file.
-        what: &'static str,
-    },
-    /// The descriptor of stdin does not refer to the write end of a pipe.
-    #[error("rank {rank}'s stdin is {what}: expected the write end of a pipe")]
-    Stdin {
-        /// The rank with this descriptor.
-        rank: Rank,
         /// A description of the file.
         what: &'static str,
     },
@@ -224,7 +217,8 @@ impl Engine {
         let mut running_ranks = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
-            let interaction = if rank.stdin.is_some() { Interaction::Piped } else { Interaction::None };
+            let is_piped = rank.files.contains_key(&Channel::Stdin);
+            let interaction = if is_piped { Interaction::Piped } else { Interaction::None };
             let streams = self
                 .starter
                 .streams(&nspace, number, &directives, count, interaction)
@@ -267,31 +261,20 @@ fn check(ranks: &[AdoptedRank], caches: &CacheBudget) -> Result<(), AdoptError> 
     if asked == 0 || asked > MAX_RANKS as usize {
         return Err(AdoptError::Ranks { asked });
     }
-    let (mut numbers, mut files) = (HashSet::new(), HashSet::new());
-    for AdoptedRank { rank, stdin, stdout, stderr, stddiag, .. } in ranks {
+    let (mut numbers, mut seen) = (HashSet::new(), HashSet::new());
+    for AdoptedRank { rank, files, .. } in ranks {
         let rank = *rank;
-        if let Some(file) = stdin
-            && let Err(what) = check_stdin(file.as_fd())
-        {
-            return Err(AdoptError::Stdin { rank, what });
-        }
-        // Two pushes to one pipe would mix their bytes.
-        if let Some(stat) = stdin.as_ref().and_then(|file| fstat(file).ok())
-            && !files.insert((stat.st_dev, stat.st_ino))
-        {
-            return Err(AdoptError::Shared { rank, channel: Channel::Stdin });
-        }
         if rank.0 >= MAX_RANKS {
             return Err(AdoptError::Number { rank });
         }
         if !numbers.insert(rank) {
             return Err(AdoptError::Twice { rank });
         }
-        for (channel, file) in Channel::OUTPUTS.into_iter().zip([stdout, stderr, stddiag]) {
-            let Some(file) = file else { continue };
-            let stat = check_output(file.as_fd()).map_err(|what| AdoptError::Kind { rank, channel, what })?;
-            // The masters of all ptys are the same file.
-            if !has_type(&stat, libc::S_IFCHR) && !files.insert((stat.st_dev, stat.st_ino)) {
+        for (&channel, file) in files {
+            let checked = check_file(channel, file.as_fd());
+            let stat = checked.map_err(|what| AdoptError::Kind { rank, channel, what })?;
+            // Two pushes to one pipe would mix their bytes. The masters of all ptys are the same file.
+            if !has_type(&stat, libc::S_IFCHR) && !seen.insert((stat.st_dev, stat.st_ino)) {
                 return Err(AdoptError::Shared { rank, channel });
             }
         }
@@ -305,9 +288,8 @@ fn check(ranks: &[AdoptedRank], caches: &CacheBudget) -> Result<(), AdoptError> 
 /// Returns how many files the engine opens for a rank: its rings, its pidfd, and a pipe for each
 /// channel without a descriptor.
 fn files_for(rank: &AdoptedRank) -> u64 {
-    let AdoptedRank { stdout, stderr, stddiag, process, .. } = rank;
-    let streams = [stdout, stderr, stddiag].map(|file| if file.is_some() { 1 } else { 2 });
-    let pidfd = u64::from(matches!(process, Process::Pid(_)));
+    let streams = Channel::OUTPUTS.map(|channel| if rank.files.contains_key(&channel) { 1 } else { 2 });
+    let pidfd = u64::from(matches!(rank.process, Process::Pid(_)));
     streams.into_iter().fold(pidfd, u64::saturating_add)
 }
 
@@ -315,29 +297,24 @@ fn has_type(stat: &FileStat, file_type: libc::mode_t) -> bool {
     stat.st_mode & libc::S_IFMT == file_type
 }
 
-/// Checks that a file is the write end of a pipe. Returns a description of the file otherwise.
-fn check_stdin(file: BorrowedFd<'_>) -> Result<(), &'static str> {
-    let stat = fstat(file).map_err(|_| "not an open file")?;
-    let flags =
-        fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "not an open file")?;
-    match stat.st_mode & libc::S_IFMT {
-        libc::S_IFIFO if flags.contains(OFlag::O_PATH) => Err("not open for writing"),
-        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY => Err("not open for writing"),
-        // The engine would be a reader of the pipe itself, so it could not detect that the rank has
-        // closed its end.
-        libc::S_IFIFO if flags & OFlag::O_ACCMODE == OFlag::O_RDWR => Err("also open for reading"),
-        libc::S_IFIFO => Ok(()),
-        _ => Err("not a pipe"),
-    }
-}
-
-/// Checks that a file can be an output channel, and returns its metadata. Returns a description of
+/// Checks that a file can be that of a channel, and returns its metadata. Returns a description of
 /// the file otherwise.
-fn check_output(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
+fn check_file(channel: Channel, file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
     let stat = fstat(file).map_err(|_| "not an open file")?;
     let flags =
         fcntl(file, FcntlArg::F_GETFL).map(OFlag::from_bits_retain).map_err(|_| "not an open file")?;
-    if flags & OFlag::O_ACCMODE == OFlag::O_WRONLY || flags.contains(OFlag::O_PATH) {
+    let (mode, is_path) = (flags & OFlag::O_ACCMODE, flags.contains(OFlag::O_PATH));
+    if channel == Channel::Stdin {
+        return match mode {
+            _ if !has_type(&stat, libc::S_IFIFO) => Err("not a pipe"),
+            OFlag::O_WRONLY if !is_path => Ok(stat),
+            // The engine would be a reader of the pipe itself, so it could not detect that the rank
+            // has closed its end.
+            OFlag::O_RDWR => Err("also open for reading"),
+            _ => Err("not open for writing"),
+        };
+    }
+    if mode == OFlag::O_WRONLY || is_path {
         return Err("not open for reading");
     }
     match stat.st_mode & libc::S_IFMT {
@@ -359,7 +336,7 @@ fn check_output(file: BorrowedFd<'_>) -> Result<FileStat, &'static str> {
 
 /// Prepares a rank to be registered.
 fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptError> {
-    let AdoptedRank { rank, executable, stdin, stdout, stderr, stddiag, process } = rank;
+    let AdoptedRank { rank, executable, mut files, process } = rank;
     let unwatched = |source| AdoptError::Process { rank, source };
     let (pid, child) = match process {
         Process::Pid(pid) => (pid, Some(Child::adopt(pid).map_err(unwatched)?)),
@@ -369,7 +346,8 @@ fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptErro
         }
         Process::Reported { pid } => (pid, None),
     };
-    let file = |file: Option<OwnedFd>| match file {
+    let stdin = files.remove(&Channel::Stdin);
+    let file = |channel| match files.remove(channel) {
         Some(file) => Ok(file),
         // A pipe without a writer is at its end.
         None => pipe2(OFlag::O_CLOEXEC).map(|(end, _)| end).map_err(|error| AdoptError::Rings {
@@ -377,7 +355,7 @@ fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptErro
             source: CreateError::Memory { step: "pipe2", len: 0, source: error.into() },
         }),
     };
-    let pipes = [file(stdout)?, file(stderr)?, file(stddiag)?];
+    let pipes = Channel::OUTPUTS.iter().map(file).collect::<Result<_, _>>()?;
     let closed = StdinAccess::None(StdinUnavailable::NotOpen);
     let access = if stdin.is_some() { StdinAccess::All } else { closed };
     let running_rank = RunningRank { rank, child, stdin, access, pipes, pty: None };

@@ -195,11 +195,11 @@ impl Starter {
             process.app.env.extend(pmix.variables(rank));
         }
         let spawned = spawner.spawn(process, passed);
-        let Spawned { child, stdin, stdout, stderr, stddiag, pty } =
+        let Spawned { child, stdin, outputs, pty } =
             spawned.map_err(|source| planned.spawn_failed(source))?;
         signallers.push(child.signaller());
-        let pipes = [&stdout, &stderr, &stddiag].map(AsRawFd::as_raw_fd);
-        check_files_of_rank(pipes.into_iter().max().unwrap_or(-1), &self.caches)
+        let highest = outputs.iter().map(AsRawFd::as_raw_fd).max().unwrap_or(-1);
+        check_files_of_rank(highest, &self.caches)
             .map_err(|files| LaunchError::Files { ranks: spec.nprocs(), files })?;
         if let Some((pmi, socket)) = pmi.zip(socket) {
             // Before the registration, so that what the rank reports precedes its exit. The socket is
@@ -212,7 +212,7 @@ impl Starter {
             child: Some(child),
             stdin,
             access: planned.stdin_access(spec),
-            pipes: [stdout, stderr, stddiag],
+            pipes: outputs,
             pty,
         };
         Ok(self.register_rank(&spec.nspace, running_rank, streams, spawner.first_writes())?)

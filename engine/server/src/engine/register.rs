@@ -24,7 +24,7 @@ pub(crate) struct RunningRank {
     pub stdin: Option<OwnedFd>,
     pub access: StdinAccess,
     /// In the order of [`Channel::OUTPUTS`].
-    pub pipes: [OwnedFd; Channel::OUTPUTS.len()],
+    pub pipes: Vec<OwnedFd>,
     pub pty: Option<PtyMaster>,
 }
 
@@ -59,7 +59,7 @@ impl Starter {
         directives: &Directives,
         ranks: u64,
         interaction: Interaction,
-    ) -> Result<[Stream; Channel::OUTPUTS.len()], CreateError> {
+    ) -> Result<Vec<Stream>, CreateError> {
         let options = self.config.options().under(directives);
         let growth = Growth { first: options.first_size(ranks), budget: Arc::clone(&self.caches) };
         let config = options.config();
@@ -69,8 +69,7 @@ impl Starter {
             stream.set_interaction(interaction);
             Ok(stream)
         };
-        let [first, second, third] = Channel::OUTPUTS;
-        let mut streams = [stream(first)?, stream(second)?, stream(third)?];
+        let mut streams: Vec<_> = Channel::OUTPUTS.into_iter().map(stream).collect::<Result<_, _>>()?;
         // Printers write the channels of a rank in the order in which they were read.
         Stream::share_order(&mut streams);
         if is_memory_limited() {
@@ -104,7 +103,7 @@ impl Starter {
         &self,
         nspace: &Nspace,
         rank: RunningRank,
-        streams: [Stream; Channel::OUTPUTS.len()],
+        streams: Vec<Stream>,
         first_writes: Option<&FirstWrites>,
     ) -> Result<(), Stopped> {
         let RunningRank { rank, child, stdin, access, pipes, pty } = rank;

@@ -7,21 +7,22 @@ use std::sync::Arc;
 use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
 use iof_core::MemorySource;
 use iof_log::Syslog;
-use iof_proto::{Failure, Status};
+use iof_proto::{Channel, Failure, Status};
 use iof_shm_ring::{CacheBudget, CreateError, Inlet, ReaderId, ReaderPage, Stream, StreamConfig};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
 
-/// File descriptors of a rank in the engine: three pipes, three rings, a pidfd and a socket for
-/// MPI. A pty is one more. A stream without bytes has no ring yet, but its file is reserved.
-pub(crate) const FILES_PER_RANK: u64 = 8;
+/// The streams of a rank.
+const STREAMS: u64 = Channel::OUTPUTS.len() as u64;
+/// File descriptors of a rank in the engine: a pipe and a ring for each of its streams, a pidfd and a
+/// socket for MPI. A pty is one more. A stream without bytes has no ring yet, but its file is reserved.
+pub(crate) const FILES_PER_RANK: u64 = 2 * STREAMS + 2;
 const MAPS_PER_RING: u64 = 2;
-/// Memory maps of a rank in the engine: two for each of its three rings. Readers in this process
-/// use the same maps.
-pub(crate) const MAPS_PER_RANK: u64 = 3 * MAPS_PER_RING;
-/// File descriptors that a job needs temporarily: the last rank's ends of its pipes, and those that
-/// std uses to start it. With them count the two of the guardian.
-pub(crate) const TRANSIENT_FDS: u64 = 18;
+/// Memory maps of a rank in the engine. Readers in this process use the same maps.
+pub(crate) const MAPS_PER_RANK: u64 = STREAMS * MAPS_PER_RING;
+/// File descriptors that a job needs temporarily: the last rank's ends of its pipes, the seats in which
+/// it gets them, and those that std uses to start it. With them count the two of the guardian.
+pub(crate) const TRANSIENT_FDS: u64 = 2 * STREAMS + 12;
 
 /// Number of files that connections and pushes of tools leave to the job. It needs them for new
 /// generations.

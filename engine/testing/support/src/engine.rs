@@ -15,7 +15,7 @@ use iof_engine::{
 };
 use iof_output::{Options, Printer};
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
+use iof_proto::{Channel, Channels, Directives, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
 use tempfile::TempDir;
 
@@ -164,7 +164,7 @@ pub fn reported_rank(number: u32) -> AdoptedRank {
 /// Adopts a job of one rank whose stdout is a pipe that the test writes to.
 pub fn adopt_pipe(engine: &Engine, directives: &[Info]) -> (Job, File) {
     let (stdout, write) = pipe();
-    let rank = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
+    let rank = reported_rank(0).with(Channel::Stdout, stdout);
     let (directives, ignored) = Directives::read(directives, DirectiveLevel::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");
     let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use iof_engine::{AdoptSpec, AdoptedRank, Engine, Grant, Job, Policy};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
-use iof_proto::{Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
+use iof_proto::{Channel, Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
 use iof_tool::{Push, PushError, RequestError, Tool};
 
 use super::streams::engine_with_policy;
@@ -93,7 +93,9 @@ impl Stdins {
 }
 
 pub fn adopted(rank: u32, stdin: Option<OwnedFd>) -> AdoptedRank {
-    AdoptedRank { stdin, ..reported_rank(rank) }
+    let mut adopted = reported_rank(rank);
+    adopted.files.extend(stdin.map(|stdin| (Channel::Stdin, stdin)));
+    adopted
 }
 
 pub fn procs(ranks: &[u32]) -> Vec<Proc> {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Policy, Rendezvous};
+use iof_engine::{AdoptSpec, Config, Engine, Exit, Job, Policy, Rendezvous};
 use iof_proto::query::key;
 use iof_proto::{Channel, Nspace, Proc, Rank, Value};
 use iof_tool::{Counts, Delivery, LostError, Tool};
@@ -34,7 +34,7 @@ pub struct Pipes {
 impl Pipes {
     pub fn adopt(engine: &Engine, nspace: &str, ranks: u32) -> Pipes {
         let (reads, writes): (Vec<OwnedFd>, Vec<File>) = (0..ranks).map(|_| pipe()).unzip();
-        let rank = |(rank, stdout)| AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) };
+        let rank = |(rank, stdout)| reported_rank(rank).with(Channel::Stdout, stdout);
         let spec = AdoptSpec::new(Nspace::new(nspace).unwrap(), (0..).zip(reads).map(rank).collect());
         let job = engine.adopt(spec).unwrap();
         Pipes { job, pipes: writes.into_iter().map(Some).collect() }
