@@ -61,7 +61,7 @@ const OPTIONAL: u8 = 128;
 pub enum Bundle {
     /// Stdout of all ranks of the node.
     Stdout,
-    /// Stderr and stddiag of all ranks of the node.
+    /// The other output channels of all ranks of the node.
     Errors,
     /// The streams that tools of the front end pull, each once more.
     Pulls,
@@ -76,7 +76,7 @@ impl Bundle {
         match channel {
             Channel::Stdin => None,
             Channel::Stdout => Some(Bundle::Stdout),
-            Channel::Stderr | Channel::Stddiag => Some(Bundle::Errors),
+            _ => Some(Bundle::Errors),
         }
     }
 

@@ -18,7 +18,6 @@ const RANKS: u32 = 3;
 const WINDOW: u64 = 512 << 10;
 /// The bounds of a window that does not change.
 const WHOLE: RangeInclusive<u64> = MAX_WINDOW..=MAX_WINDOW;
-const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
 /// SplitMix64.
 struct Random(u64);
@@ -67,7 +66,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         let streams = (FIRST..FIRST + RANKS)
-            .flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: Rank(rank), channel }));
+            .flat_map(|rank| Channel::OUTPUTS.map(|channel| StreamKey { rank: Rank(rank), channel }));
         let mut world = World {
             random: Random(seed),
             agent: AgentEnd::default(),
@@ -400,7 +399,7 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
         receive(front, Frame::Control(&frame[HEADER..]))
     };
     for rank in [Rank(FIRST)] {
-        for channel in CHANNELS {
+        for channel in Channel::OUTPUTS {
             receive(&mut front, Frame::End { pull: 0, stream: StreamKey { rank, channel }, produced: 0 })
                 .unwrap();
         }
@@ -579,7 +578,7 @@ fn a_node_that_is_cut_off_is_broken_once_and_its_frames_mean_nothing_from_then_o
     let record = Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"some" };
     front.receive(&record, Instant::now()).unwrap();
     let broken = front.cut().unwrap();
-    assert_eq!((broken.streams.len(), broken.streams[0].delivered), (CHANNELS.len(), 4));
+    assert_eq!((broken.streams.len(), broken.streams[0].delivered), (Channel::OUTPUTS.len(), 4));
     for frame in [record, Frame::HELLO] {
         assert_eq!(front.receive(&frame, Instant::now()), Ok(FrontEvent::None));
     }

@@ -307,7 +307,7 @@ impl JobState {
         let was_cut_off = self.cut_off.iter().any(|(other, _)| *other == rank);
         let mut ends_with_rank = false;
         if let Some(state) = self.ranks.get_mut(&rank) {
-            ends_with_rank = state.leaves_stddiag() && !was_cut_off;
+            ends_with_rank = state.left_open().next().is_some() && !was_cut_off;
             state.completed(channel);
         }
         let is_cut_off = closed && !ends_with_rank;
@@ -426,10 +426,9 @@ impl JobState {
 
     /// Returns whether `rank` is among the known ranks.
     pub(crate) fn has_rank(&self, rank: Rank) -> bool {
-        let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);
         self.has_local_rank(rank)
             || self.ranks.contains_key(&rank)
-            || self.delivered.range(channels).next().is_some()
+            || Channel::OUTPUTS.iter().any(|channel| self.delivered_stream(rank, *channel).is_some())
     }
 
     /// Returns whether all ranks are known, so that no stream of a new rank can appear.

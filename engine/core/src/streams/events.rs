@@ -46,15 +46,15 @@ impl Core {
                 self.effects.notices.push(Notice::StreamFailed { stream, error });
             }
         }
-        self.finish_stddiag(source);
+        self.finish_further(source);
         self.announce_end(&source.nspace);
     }
 
-    /// Completes the stddiag of a rank that has exited, with what was written to it, once its other
-    /// streams are complete. A daemon may hold it open for ever without knowing.
-    fn finish_stddiag(&mut self, proc: &Proc) {
-        if let Some(rank) = self.jobs.rank(proc).filter(|rank| rank.leaves_stddiag()) {
-            self.effects.commands.extend(rank.streams().last().copied().map(Command::Finish));
+    /// Completes the further streams of a rank that has exited, with what was written to them, once its
+    /// stdout and stderr are complete. A daemon may hold them open for ever without knowing.
+    fn finish_further(&mut self, proc: &Proc) {
+        if let Some(rank) = self.jobs.rank(proc) {
+            self.effects.commands.extend(rank.left_open().map(Command::Finish));
         }
     }
 
@@ -71,7 +71,7 @@ impl Core {
         if let (Some(grace), Some(rank)) = (job.grace(), job.rank(proc.rank)) {
             self.graces.begin(now, grace, rank.streams().to_vec());
         }
-        self.finish_stddiag(&proc);
+        self.finish_further(&proc);
         self.jobs.schedule_early_end(&proc.nspace, now);
         self.announce_end(&proc.nspace);
         self.shut_if_unread(&proc);

@@ -17,6 +17,7 @@ use std::fmt;
 use std::time::Duration;
 
 use iof_nodes::ToAgent;
+use iof_proto::Channel;
 
 use self::agent::{Agent, Exiting, Pipes};
 use self::front::Front;
@@ -152,8 +153,12 @@ impl World {
         let pipes = || (0..set.nodes).map(|_| Pipe::default()).collect();
         let agents = (0..set.nodes).map(|node| {
             let source = |limit| Source { limit, ..Source::default() };
-            let ranks = (0..set.ranks).map(|_| [source(1 + rng.below(set.bytes)), source(0), source(0)]);
-            let mut sources: Vec<[Source; 3]> = ranks.collect();
+            let ranks = (0..set.ranks).map(|_| {
+                let mut sources = Channel::OUTPUTS.map(|_| source(0));
+                sources[0].limit = 1 + rng.below(set.bytes);
+                sources
+            });
+            let mut sources: Vec<_> = ranks.collect();
             if node % 7 == 3 {
                 sources[0][1].limit = LINE * set.lines;
             }

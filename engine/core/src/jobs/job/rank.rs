@@ -208,10 +208,13 @@ impl RankState {
         self.complete |= channel.into();
     }
 
-    /// Returns whether the rank has exited and only its stddiag is open. Programs that redirect the
-    /// output of their children do not know of stddiag, so its end is not waited for.
-    pub(crate) fn leaves_stddiag(&self) -> bool {
-        self.exit.is_some() && self.complete == (Channels::STDOUT | Channels::STDERR)
+    /// Returns the streams that are open if the rank has exited and all of them are those of
+    /// [`Channel::FURTHER`], whose end is not waited for.
+    pub(crate) fn left_open(&self) -> impl Iterator<Item = SourceId> {
+        let open = Channels::OUTPUTS - self.complete;
+        let is_left = self.exit.is_some() && Channels::FURTHER.contains(open);
+        let streams = self.streams().iter().zip(Channel::OUTPUTS).filter(move |_| is_left);
+        streams.filter_map(move |(id, channel)| open.contains(channel.into()).then_some(*id))
     }
 
     /// Returns the reason why a tool, which is the embedder's `own` or another, can't push to the

@@ -237,7 +237,7 @@ fn the_end_of_the_capture_thread_ends_ranks_and_pushes() {
     let options = rig.state.jobs.get(&nspace).unwrap().options();
     rig.state.jobs.remove(&nspace);
     rig.state.jobs.get_or_add(&nspace, || JobState::new(None, options, None)).all_registered();
-    let streams = [rig.add_stream(), rig.add_stream(), rig.add_stream()];
+    let streams = Channel::OUTPUTS.map(|_| rig.add_stream());
     let rank = RankState::new(Place::Here(streams), Launching::default(), SignalReach::Nothing);
     let target = rank.target().unwrap();
     let proc = Proc::new(nspace.clone(), Rank(0));

@@ -15,8 +15,6 @@ use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, SESSION, time};
 use super::source::{Source, bytes, stdin_bytes, written};
 use crate::rng::Rng;
 
-const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-
 /// The writers of a node: control messages, the two bundles, and the streams that are pulled.
 const CONTROL: usize = 0;
 const BUNDLES: [(usize, &[usize]); 2] = [(1, &[0]), (2, &[1, 2])];
@@ -30,7 +28,7 @@ const TOTALS_INTERVAL: u64 = 50;
 pub struct Agent {
     first_rank: u32,
     /// By rank and channel.
-    pub sources: Vec<[Source; 3]>,
+    pub sources: Vec<[Source; Channel::OUTPUTS.len()]>,
     exits: Vec<Exiting>,
     agent: AgentEnd,
     pub edge: EdgeEnd,
@@ -111,7 +109,7 @@ pub struct Pipes {
 impl Agent {
     pub fn new(
         first_rank: u32,
-        (sources, exits): (Vec<[Source; 3]>, Vec<Exiting>),
+        (sources, exits): (Vec<[Source; Channel::OUTPUTS.len()]>, Vec<Exiting>),
         is_linked: bool,
         rng: Rng,
     ) -> Agent {
@@ -143,7 +141,7 @@ impl Agent {
     }
 
     fn key(&self, rank: usize, channel: usize) -> StreamKey {
-        StreamKey { rank: Rank(self.first_rank + rank as u32), channel: CHANNELS[channel] }
+        StreamKey { rank: Rank(self.first_rank + rank as u32), channel: Channel::OUTPUTS[channel] }
     }
 
     /// Returns all streams.
@@ -222,7 +220,7 @@ impl Agent {
             ToAgent::Pull(requests) => {
                 for StreamPull { number: pull, rank, channel, from_oldest } in requests {
                     let rank = (rank.0 - self.first_rank) as usize;
-                    let channel = CHANNELS.iter().position(|other| *other == channel).unwrap();
+                    let channel = Channel::OUTPUTS.iter().position(|other| *other == channel).unwrap();
                     let source = &self.sources[rank][channel];
                     let position = if from_oldest { source.oldest() } else { source.produced };
                     self.began.insert(pull, position);

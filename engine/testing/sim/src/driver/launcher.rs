@@ -110,7 +110,7 @@ pub struct AddedRank {
     pub process: ProcessId,
     /// Its stdin.
     pub target: TargetId,
-    /// Its streams: stdout, stderr and stddiag.
+    /// Its streams, in the order of [`Channel::OUTPUTS`].
     pub sources: Vec<(SourceId, Stream, Option<StreamRequest>)>,
 }
 
@@ -148,7 +148,7 @@ impl SimulatedEngine {
         proc: &Proc,
         stdin: RankStdin,
         signals: RankSignals,
-        streams: [Stream; Channel::OUTPUTS.len()],
+        streams: Vec<Stream>,
     ) -> Option<AddedRank> {
         let added = self.register_rank(proc, stdin, signals)?;
         let sources = added.streams.into_iter().zip(streams);

@@ -1,11 +1,11 @@
 //! Remote ranks: their output with its gaps and ends, and the ends of remote parts of jobs.
 
 use iof_core::DeliverError;
-use iof_proto::{Proc, Rank};
+use iof_proto::{Channel, Proc, Rank};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
-use super::jobs::{CHANNELS, MAX_RANKS};
+use super::jobs::MAX_RANKS;
 use crate::bytes;
 use crate::driver::{Output, OutputEnd};
 use crate::rng::Rng;
@@ -24,7 +24,7 @@ impl EngineWorld {
         let mut bytes = vec![0; rng.size(8192) as usize];
         bytes::fill(rng.word(), 0, &mut bytes);
         let (nspace, run) = (self.jobs.list[index].nspace.clone(), self.jobs.list[index].run);
-        let (source, channel) = (Proc::new(nspace, rank), rng.pick(&CHANNELS));
+        let (source, channel) = (Proc::new(nspace, rank), rng.pick(&Channel::OUTPUTS));
         let end = if rng.chance(8) { OutputEnd::Complete } else { OutputEnd::Open };
         let mut output = Output { bytes, offset: None, end };
         let info = StreamInfo { source: source.clone(), channel, logged: false, run };

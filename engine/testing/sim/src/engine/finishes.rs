@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, SourceId};
 use iof_core::OPEN_AFTER_KILL;
+use iof_proto::Channel;
 
 use super::EngineWorld;
 
@@ -12,8 +13,8 @@ use super::EngineWorld;
 #[derive(Debug)]
 struct RankStreams {
     run: u64,
-    /// Stdout, stderr and stddiag.
-    streams: [SourceId; 3],
+    /// In the order of [`Channel::OUTPUTS`].
+    streams: [SourceId; Channel::OUTPUTS.len()],
     /// How long they may stay open after its exit.
     grace: Option<Duration>,
     /// When the core has learned of its exit.
@@ -51,7 +52,7 @@ impl RankStreams {
 
 impl Finishes {
     /// Adds a rank.
-    pub fn add(&mut self, run: u64, streams: [SourceId; 3], grace: Option<Duration>) {
+    pub fn add(&mut self, run: u64, streams: [SourceId; Channel::OUTPUTS.len()], grace: Option<Duration>) {
         let rank = RankStreams { run, streams, grace, exited: None, killed: None, withdrawn: false };
         self.ranks.insert(streams[0], rank);
     }
@@ -109,9 +110,12 @@ impl Finishes {
         let left: Vec<SourceId> = self.due.drain(..).filter(is_left).collect();
         assert!(left.is_empty(), "{left:?} are left open");
         for rank in self.ranks.values().filter(|rank| rank.exited.is_some() && !rank.withdrawn) {
-            let [stdout, stderr, stddiag] = rank.streams;
+            let [stdout, stderr, further @ ..] = rank.streams;
             let waits = [stdout, stderr].iter().all(|source| self.complete.contains(source));
-            assert!(!(waits && is_left(&stddiag)), "the stddiag of an exited rank is left open: {rank:?}");
+            assert!(
+                !(waits && further.iter().any(is_left)),
+                "a stream of an exited rank is left open: {rank:?}"
+            );
         }
     }
 }
@@ -126,12 +130,12 @@ impl EngineWorld {
         }
         let is_right = match self.finishes.rank_of(source) {
             Some(rank) => {
-                let [stdout, stderr, stddiag] = rank.streams;
+                let [stdout, stderr, further @ ..] = rank.streams;
                 let is_complete = |source| self.finishes.complete.contains(&source);
-                let leaves_stddiag = rank.exited.is_some() && is_complete(stdout) && is_complete(stderr);
+                let leaves_further = rank.exited.is_some() && is_complete(stdout) && is_complete(stderr);
                 let unseen = |time: &Instant| *time + OPEN_AFTER_KILL <= self.now;
                 rank.is_over(self.now)
-                    || leaves_stddiag && source == stddiag
+                    || leaves_further && further.contains(&source)
                     || self.finishes.unseen_kills.iter().any(unseen)
             }
             None => self.finishes.delivered.contains(&source) || self.is_over_for(source),

@@ -25,8 +25,6 @@ pub const NAMES: [&str; 3] = ["a", "b", "c"];
 pub const MAX_RANKS: u32 = 3;
 /// Most ranks of jobs that failed to start which may still report something.
 const MAX_WITHDRAWN: usize = 8;
-/// The output channels.
-pub const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
 /// Returns the pid of a rank.
 pub fn pid(rank: Rank) -> u32 {
@@ -287,7 +285,7 @@ impl EngineWorld {
     /// A rank writes.
     pub(super) fn write(&mut self, actor: usize, rng: &mut Rng) {
         let most = rng.pick(&[80, 80, 4096, 20_000]);
-        let (len, channel) = (rng.size(most) as usize, rng.index(CHANNELS.len()));
+        let (len, channel) = (rng.size(most) as usize, rng.index(Channel::OUTPUTS.len()));
         let Some(rank) = self.rank(actor).filter(|rank| !rank.stopped) else { return };
         let Some(channel) = rank.channels.get_mut(channel) else { return };
         let RankChannel { writer, number, written, .. } = channel;
@@ -309,7 +307,7 @@ impl EngineWorld {
 
     /// A rank closes a channel.
     pub(super) fn close_channel(&mut self, actor: usize, rng: &mut Rng) {
-        let channel = rng.index(CHANNELS.len() + 1);
+        let channel = rng.index(Channel::OUTPUTS.len() + 1);
         let Some(rank) = self.rank(actor) else { return };
         match rank.channels.get_mut(channel) {
             Some(channel) => channel.writer = None,

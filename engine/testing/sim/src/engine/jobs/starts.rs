@@ -1,14 +1,15 @@
 //! The start of a job's ranks, which may fail.
 
+use std::array;
 use std::fs::File;
 use std::sync::Arc;
 
 use iof_capture::Command;
-use iof_proto::{KillOnBadExit, Proc, Rank};
+use iof_proto::{Channel, KillOnBadExit, Proc, Rank};
 use iof_shm_ring::{Growth, Policy, Stream};
 use iof_tool::test_utils::StreamInfo;
 
-use super::{CHANNELS, Job, MAX_WITHDRAWN, RankChannel, RankProcess, pid};
+use super::{Job, MAX_WITHDRAWN, RankChannel, RankProcess, pid};
 use crate::driver::{RankSignals, RankStdin};
 use crate::engine::EngineWorld;
 use crate::engine::ends::Ends;
@@ -50,7 +51,7 @@ impl EngineWorld {
         assert_eq!(lost.is_none(), self.engine.is_without_capture(), "a rank without a capture");
         let Some((process, sources)) = lost else { return false };
         self.finishes.add(run, sources, grace);
-        for (id, channel) in sources.into_iter().zip(CHANNELS) {
+        for (id, channel) in sources.into_iter().zip(Channel::OUTPUTS) {
             let info = StreamInfo { source: proc.clone(), channel, logged: false, run };
             self.jobs.next_number += 1;
             let number = Some(self.jobs.next_number);
@@ -106,9 +107,8 @@ impl EngineWorld {
         // Without memory for its streams, a rank does not start.
         let first = rng.pick(&[config.capacity, 4096, 8192]);
         let growth = Growth { first, budget: Arc::clone(&self.caches) };
-        let create = || Stream::growing_on_heap(config, &growth);
-        let (Ok(first), Ok(second), Ok(third)) = (create(), create(), create()) else { return false };
-        let mut streams = [first, second, third];
+        let streams = Channel::OUTPUTS.into_iter().map(|_| Stream::growing_on_heap(config, &growth));
+        let Ok(mut streams) = streams.collect::<Result<Vec<_>, _>>() else { return false };
         Stream::share_order(&mut streams);
         let stdin = rng.pick(&[RankStdin::Open, RankStdin::Open, RankStdin::Own, RankStdin::Closed]);
         let signals = if self.setting.subject.has_embedder() {
@@ -126,9 +126,9 @@ impl EngineWorld {
             self.truth.stdins.add(added.target, proc.clone());
             File::from(reader)
         });
-        self.finishes.add(run, [0, 1, 2].map(|number| added.sources[number].0), grace);
+        self.finishes.add(run, array::from_fn(|number| added.sources[number].0), grace);
         let mut channels = Vec::new();
-        for ((id, stream, first), channel) in added.sources.into_iter().zip(CHANNELS) {
+        for ((id, stream, first), channel) in added.sources.into_iter().zip(Channel::OUTPUTS) {
             let (end, writer) = source::pipe(rng.pick(&[4096, 65536]), false).expect("a pipe");
             with_kernel(&mut self.capture, |kernel| kernel.add_pipe(source::number(&end), false));
             self.jobs.next_number += 1;
