@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use iof_proto::{Channels, Found, Missed};
-use iof_shm_ring::{Gap, LastRead, Stepper};
+use iof_shm_ring::{LastRead, Stepper};
 
 use crate::error::{LostError, RequestError};
 use crate::session::delivery::{Bytes, Origin, origin};
 use crate::session::event::Event;
-use crate::session::feed::{Counts, Feed, Item};
+use crate::session::feed::{Feed, Peeked};
 use crate::session::feeds::{FeedId, Feeds};
 use crate::tool::Tool;
 use crate::tool::poll::{Poll, PollCall};
@@ -32,46 +32,12 @@ pub enum PollReady {
     Done,
 }
 
-/// The next item of a stream, see [`BatchReader::peek`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peeked {
-    /// Bytes, which [`BatchReader::bytes`] returns.
-    Bytes,
-    /// Missing bytes at this position.
-    Gap(Gap),
-    /// Nothing can be read at present.
-    Nothing,
-    /// The end of a complete stream: every byte of it was consumed or reported as a gap.
-    Complete(Counts),
-    /// The end of a broken stream. The bytes that arrived were consumed or reported as gaps, and
-    /// its process may have written more.
-    Broken {
-        /// The counters up to this point.
-        counts: Counts,
-        /// The number of further bytes that the process has written, at least.
-        missing: u64,
-    },
-    /// The end of a stream whose engine disconnected before the stream was complete.
-    Gone(Counts),
-    /// The end of a stream whose registration is being [ended](Tool::deregister). All bytes that
-    /// were unread at that time were consumed.
-    Flushed,
-}
-
 /// Returns the next item of a stream without consuming bytes.
 pub(crate) fn peek(feeds: &mut Feeds, stream: FeedId) -> Peeked {
     let Some(feed) = feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
         return Peeked::Nothing;
     };
-    let peeked = match feed.next() {
-        Item::Bytes => Peeked::Bytes,
-        Item::Gap(gap) => Peeked::Gap(gap),
-        Item::Quiet => Peeked::Nothing,
-        Item::Ended => Peeked::Complete(feed.counts()),
-        Item::Broken(missing) => Peeked::Broken { counts: feed.counts(), missing },
-        Item::Gone => Peeked::Gone(feed.counts()),
-        Item::Flushed => Peeked::Flushed,
-    };
+    let peeked = feed.next();
     if feed.is_over() {
         // The caller may peek at a feed that is not active. It must be removed before the next list
         // of streams, because its id then belongs to another stream.

@@ -136,7 +136,7 @@ pub mod test_utils;
 mod tool;
 mod wakeup;
 
-pub use batch_reader::{BatchReader, Peeked, PollReady};
+pub use batch_reader::{BatchReader, PollReady};
 pub use direct::{DirectBytes, DirectInput, DirectItem};
 pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
 pub use iof_proto::limits::HANDSHAKE_LIMIT;
@@ -148,7 +148,7 @@ pub use pull::Pull;
 pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::{DetachedPusher, Pusher};
 pub use session::delivery::{Bytes, Delivery, Origin};
-pub use session::feed::Counts;
+pub use session::feed::{Counts, Peeked};
 pub use session::feeds::FeedId;
 pub use session::reply::Reply;
 pub use tool::Tool;

@@ -9,12 +9,12 @@ use iof_proto::{FromTool, Log, Missed, Nspace, Proc, PushReport, Query, Spawn, T
 
 use iof_shm_ring::{Attached, Grouping, OpenError, ReaderId, ReaderPage, Ring, Ringer, Start};
 
-use crate::batch_reader::{self, Peeked};
+use crate::batch_reader;
 use crate::link::Received;
 use crate::session::Session;
 use crate::session::event::Event;
 pub use crate::session::feed::StreamInfo;
-use crate::session::feed::{Counts, Feed, reader};
+use crate::session::feed::{Counts, Feed, Peeked, reader};
 pub use crate::session::feeds::Feeds;
 use crate::session::feeds::{FeedId, Settled};
 use crate::session::registration::{JobEnd, Registration};

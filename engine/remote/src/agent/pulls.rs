@@ -10,7 +10,7 @@ use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Bundle, Frame, StreamKey, ToFrontEnd};
 use iof_proto::{Channels, Nspace, Proc, StreamPull};
-use iof_tool::{Delivery, Origin, Pull, Reply, Tool, poll_timeout};
+use iof_tool::{Counts, Delivery, Gap, Origin, Pull, Reply, Tool, poll_timeout};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::uplink::Uplink;
@@ -33,17 +33,10 @@ struct State {
     by_handler: HashMap<u32, u32>,
 }
 
-/// The part of a stream that is sent.
-enum PulledPiece {
-    Bytes(u64, u64, Vec<u8>),
-    Gap(u64, u64),
-    End(u64),
-}
-
 /// The result of a step.
 enum Step {
-    /// The items of one delivery, which belongs to this pull.
-    Send(u32, StreamKey, PulledPiece),
+    /// One delivery: its frame, and the bytes if it is a record.
+    Send(Frame<'static>, Vec<u8>),
     /// The rest of the stream of a pull can't be sent.
     Failed(u32),
     /// Nothing is to be sent.
@@ -98,7 +91,7 @@ impl Pulls {
         while !self.uplink.is_closed() {
             let step = lock(&self.state).step();
             match step {
-                Step::Send(pull, stream, piece) => self.send(pull, stream, piece),
+                Step::Send(frame, bytes) => self.send(&frame, &bytes),
                 Step::Failed(pull) => self.uplink.send(&ToFrontEnd::PullFailed { pull }),
                 Step::Done => {}
                 Step::Wait(limit) => {
@@ -113,26 +106,20 @@ impl Pulls {
         }
     }
 
-    fn send(&self, pull: u32, stream: StreamKey, piece: PulledPiece) {
-        match piece {
-            PulledPiece::Bytes(mut offset, time, bytes) => {
-                for bytes in bytes.chunks(MAX_RECORD) {
-                    if self.uplink.take_window(Bundle::Pulls, bytes.len(), true).is_none() {
-                        return;
-                    }
-                    let record = Frame::Record { pull, stream, offset, time, bytes };
-                    let header = record.header().unwrap_or_default();
-                    self.uplink.write(&[IoSlice::new(&header), IoSlice::new(bytes)]);
-                    offset = offset.saturating_add(bytes.len() as u64);
-                }
+    /// Sends a frame, or the records that `bytes` need from its position on.
+    fn send(&self, frame: &Frame<'_>, bytes: &[u8]) {
+        let Frame::Record { pull, stream, mut offset, time, .. } = *frame else {
+            return self.uplink.write(&[IoSlice::new(&frame.header().unwrap_or_default())]);
+        };
+        for bytes in bytes.chunks(MAX_RECORD) {
+            if self.uplink.take_window(Bundle::Pulls, bytes.len(), true).is_none() {
+                return;
             }
-            PulledPiece::Gap(offset, lost) => self.send_header(&Frame::Gap { pull, stream, offset, lost }),
-            PulledPiece::End(produced) => self.send_header(&Frame::End { pull, stream, produced }),
+            let record = Frame::Record { pull, stream, offset, time, bytes };
+            let header = record.header().unwrap_or_default();
+            self.uplink.write(&[IoSlice::new(&header), IoSlice::new(bytes)]);
+            offset = offset.saturating_add(bytes.len() as u64);
         }
-    }
-
-    fn send_header(&self, frame: &Frame<'_>) {
-        self.uplink.write(&[IoSlice::new(&frame.header().unwrap_or_default())]);
     }
 }
 
@@ -162,15 +149,18 @@ impl State {
                     |origin: Origin<'_>| StreamKey { rank: origin.source.rank, channel: origin.channel };
                 let step = match delivery {
                     Delivery::Bytes(bytes) => {
-                        let piece =
-                            PulledPiece::Bytes(bytes.offset(), bytes.time().unwrap_or(0), bytes.to_vec());
-                        Step::Send(pull, stream(bytes.origin()), piece)
+                        let (offset, time) = (bytes.offset(), bytes.time().unwrap_or(0));
+                        let stream = stream(bytes.origin());
+                        let frame = Frame::Record { pull, stream, offset, time, bytes: &[] };
+                        Step::Send(frame, bytes.to_vec())
                     }
-                    Delivery::Gap { origin, gap } => {
-                        Step::Send(pull, stream(origin), PulledPiece::Gap(gap.offset, gap.lost))
+                    Delivery::Gap { origin, gap: Gap { offset, lost } } => {
+                        let stream = stream(origin);
+                        Step::Send(Frame::Gap { pull, stream, offset, lost }, Vec::new())
                     }
-                    Delivery::Complete { origin, counts } => {
-                        Step::Send(pull, stream(origin), PulledPiece::End(counts.produced))
+                    Delivery::Complete { origin, counts: Counts { produced, .. } } => {
+                        let stream = stream(origin);
+                        Step::Send(Frame::End { pull, stream, produced }, Vec::new())
                     }
                     _ => Step::Failed(pull),
                 };

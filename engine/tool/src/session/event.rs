@@ -2,7 +2,7 @@
 
 use iof_proto::{Missed, Nspace};
 
-use crate::session::feed::Item;
+use crate::session::feed::Peeked;
 use crate::session::feeds::FeedId;
 use crate::session::registration::JobEnd;
 use crate::session::reply::Reply;
@@ -19,6 +19,6 @@ pub(crate) enum Event {
 /// An item that was found and is to be delivered.
 #[derive(Debug)]
 pub(crate) enum Next {
-    Item(FeedId, Item),
+    Item(FeedId, Peeked),
     Event(Event),
 }

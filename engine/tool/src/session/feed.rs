@@ -9,24 +9,29 @@ use iof_shm_ring::{Attached, Behind, Gap, LastRead, OpenError, Peek, Reader, Rea
 
 use crate::direct::{DirectItem, DirectReader};
 
-/// The next item of a feed.
+/// The next item of a stream, see [`BatchReader::peek`](crate::BatchReader::peek).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
-    /// Bytes, which [`Feed::bytes`] returns. Any number of them can be consumed.
+pub enum Peeked {
+    /// Bytes, which [`BatchReader::bytes`](crate::BatchReader::bytes) returns.
     Bytes,
     /// Missing bytes at this position.
     Gap(Gap),
-    /// Nothing at present. `Tool::poll` reports when there is more.
-    Quiet,
+    /// Nothing can be read at present.
+    Nothing,
     /// The end of a complete stream: every byte of it was consumed or reported as a gap.
-    Ended,
-    /// The end of a broken stream, with the number of bytes that are known to be missing.
-    Broken(u64),
-    /// The end of a stream whose engine disconnected before the stream was complete. What was in
-    /// memory has been read.
-    Gone,
-    /// The end of a stream whose registration is being ended. What was there at that time was
-    /// consumed; later bytes are not delivered.
+    Complete(Counts),
+    /// The end of a broken stream. The bytes that arrived were consumed or reported as gaps, and
+    /// its process may have written more.
+    Broken {
+        /// The counters up to this point.
+        counts: Counts,
+        /// The number of further bytes that the process has written, at least.
+        missing: u64,
+    },
+    /// The end of a stream whose engine disconnected before the stream was complete.
+    Gone(Counts),
+    /// The end of a stream whose registration is being [ended](crate::Tool::deregister). All bytes that
+    /// were unread at that time were consumed.
     Flushed,
 }
 
@@ -176,15 +181,15 @@ impl Feed {
         StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run }
     }
 
-    /// Returns the next item. After [`Item::Bytes`], [`Feed::bytes`] returns the bytes in place
+    /// Returns the next item. After [`Peeked::Bytes`], [`Feed::bytes`] returns the bytes in place
     /// until they are consumed.
     ///
     /// A feed stays active until this returns neither bytes nor a gap. Once it has returned an end,
     /// every call returns the end again.
-    pub(crate) fn next(&mut self) -> Item {
+    pub(crate) fn next(&mut self) -> Peeked {
         let item = self.peek();
-        self.settled = !matches!(item, Item::Bytes | Item::Gap(_));
-        if matches!(item, Item::Ended | Item::Broken(_) | Item::Gone | Item::Flushed) {
+        self.settled = !matches!(item, Peeked::Bytes | Peeked::Gap(_));
+        if self.settled && item != Peeked::Nothing {
             self.state = State::Over;
         }
         item
@@ -197,17 +202,17 @@ impl Feed {
             && read!(&self.input, reader => reader.has_only_bytes())
     }
 
-    fn peek(&mut self) -> Item {
+    fn peek(&mut self) -> Peeked {
         loop {
             match read!(&mut self.input, reader => reader.peek()) {
                 Peek::Bytes if self.is_flushed() => {
                     self.release();
-                    return Item::Flushed;
+                    return Peeked::Flushed;
                 }
-                Peek::Bytes => return Item::Bytes,
-                Peek::Gap(gap) => return Item::Gap(gap),
-                Peek::Ended => return Item::Ended,
-                Peek::Broken { missing } => return Item::Broken(missing),
+                Peek::Bytes => return Peeked::Bytes,
+                Peek::Gap(gap) => return Peeked::Gap(gap),
+                Peek::Ended => return Peeked::Complete(self.counts()),
+                Peek::Broken { missing } => return Peeked::Broken { counts: self.counts(), missing },
                 end @ (Peek::Sealed | Peek::Gone) => {
                     // `follow` can't fail: the slot was checked when the message arrived.
                     if let Input::Ring(reader) = &mut self.input
@@ -221,19 +226,19 @@ impl Feed {
                         continue;
                     }
                     if self.is_flushed() {
-                        return Item::Flushed;
+                        return Peeked::Flushed;
                     }
                     if end == Peek::Gone {
-                        return Item::Gone;
+                        return Peeked::Gone(self.counts());
                     }
                     if self.state == State::Open {
                         self.state = State::Drained;
                     }
                 }
-                Peek::Empty if self.is_flushed() => return Item::Flushed,
+                Peek::Empty if self.is_flushed() => return Peeked::Flushed,
                 Peek::Empty => {}
             }
-            return Item::Quiet;
+            return Peeked::Nothing;
         }
     }
 

@@ -9,7 +9,7 @@ use super::poll::Poll;
 use crate::error::{CopyError, LostError};
 use crate::session::delivery::{Bytes, Delivery, origin};
 use crate::session::event::{Event, Next};
-use crate::session::feed::{Feed, Item};
+use crate::session::feed::{Feed, Peeked};
 use crate::session::registration::JobEnd;
 
 /// The result of one step.
@@ -170,7 +170,7 @@ impl Tool {
             }
             while let Some(id) = self.turn.pop() {
                 match self.session.feeds.get_mut(id).map(Feed::next) {
-                    None | Some(Item::Quiet | Item::Flushed) => {}
+                    None | Some(Peeked::Nothing | Peeked::Flushed) => {}
                     Some(item) => return Ok(Some(Next::Item(id, item))),
                 }
             }
@@ -184,17 +184,17 @@ impl Tool {
     fn lend(&mut self, next: Next) -> Option<Delivery<'_>> {
         Some(match next {
             Next::Item(id, item) => {
-                self.lent = (item == Item::Bytes).then_some(id);
+                self.lent = (item == Peeked::Bytes).then_some(id);
                 let feed = self.session.feeds.get(id)?;
                 match item {
-                    Item::Bytes => Delivery::Bytes(Bytes { feed }),
-                    Item::Gap(gap) => Delivery::Gap { origin: origin(feed), gap },
-                    Item::Ended => Delivery::Complete { origin: origin(feed), counts: feed.counts() },
-                    Item::Broken(missing) => {
-                        Delivery::Broken { origin: origin(feed), counts: feed.counts(), missing }
+                    Peeked::Bytes => Delivery::Bytes(Bytes { feed }),
+                    Peeked::Gap(gap) => Delivery::Gap { origin: origin(feed), gap },
+                    Peeked::Complete(counts) => Delivery::Complete { origin: origin(feed), counts },
+                    Peeked::Broken { counts, missing } => {
+                        Delivery::Broken { origin: origin(feed), counts, missing }
                     }
-                    Item::Gone => Delivery::Gone { origin: origin(feed), counts: feed.counts() },
-                    Item::Quiet | Item::Flushed => return None,
+                    Peeked::Gone(counts) => Delivery::Gone { origin: origin(feed), counts },
+                    Peeked::Nothing | Peeked::Flushed => return None,
                 }
             }
             Next::Event(Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code, skipped } }) => {
