@@ -8,7 +8,7 @@ use iof_proto::{Channels, Directives, Info, InfoValue, Log, Nspace, Proc, Query,
 use iof_shm_ring::{Policy, Start};
 
 use super::EngineWorld;
-use super::jobs::{Job, MAX_RANKS, NAMES, RankProcess, name};
+use super::jobs::{MAX_RANKS, NAMES, name};
 use super::pusher::PushPlan;
 use super::registration::Pull;
 use super::stdins::PushRequest;
@@ -114,22 +114,15 @@ impl EngineWorld {
         tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));
     }
 
-    /// A tool spawns a job, or pulls one that it has spawned, or one that it has registered for ends.
+    /// A tool spawns a job, or pulls one that it has spawned.
     pub(super) fn spawn_of_tool(&mut self, actor: usize, rng: &mut Rng) {
-        let found = (0..self.tools.len()).find_map(|next| self.honest_tool(actor.wrapping_add(next)));
-        let Some(index) = found else { return };
-        let claimed = rng.chance(96);
-        let job = self.spawned_by(self.tools[index].id, claimed);
-        if let Some(nspace) = job.filter(|_| rng.chance(160)) {
-            let is_it = |job: &&mut Job| job.nspace == nspace && job.registered;
-            return match claimed {
-                false => self.pull_procs(index, vec![Proc::all(nspace)], rng),
-                true => self.jobs.list.iter_mut().filter(is_it).for_each(|job| {
-                    job.ranks.iter_mut().for_each(RankProcess::exit);
-                }),
-            };
-        }
+        let Some(index) = self.honest_tool(actor) else { return };
         let tool = &mut self.tools[index];
+        if let Some(nspace) = self.truth.spawns.last_of(tool.id)
+            && rng.chance(160)
+        {
+            return self.pull_procs(index, vec![Proc::all(nspace)], rng);
+        }
         let (number, spawn) = self.truth.spawns.of_tool(tool.id, rng);
         tool.request(&mut self.engine, Request::Spawn(number), |side| side.spawn(&spawn));
     }

@@ -108,6 +108,12 @@ impl Spawns {
         (self.add(&spawn.spec, Some(tool), spawn.detached), spawn)
     }
 
+    /// Returns the name of the last job of a tool that has not ended.
+    pub fn last_of(&self, tool: ConnectionId) -> Option<Nspace> {
+        let mut own = self.list.iter();
+        own.rfind(|record| record.tool == Some(tool) && record.is_held()).map(|record| record.nspace.clone())
+    }
+
     fn add(&mut self, spec: &JobSpec, tool: Option<ConnectionId>, detached: bool) -> usize {
         self.list.push(SpawnRecord {
             nspace: spec.nspace.clone(),
@@ -132,7 +138,7 @@ fn any_spawn(words: String, rng: &mut Rng) -> Spawn {
     let parent = name(rng.index(4));
     spec.parent = rng.chance(96).then(|| Proc::new(parent, Rank(0)));
     let mut spawn = Spawn::new(spec);
-    (spawn.rename, spawn.detached) = (rng.chance(208), rng.chance(64));
+    (spawn.rename, spawn.detached) = (rng.chance(160), rng.chance(64));
     spawn
 }
 
@@ -154,15 +160,6 @@ impl EngineWorld {
             return self.spawn_of_rank(actor, rng);
         }
         self.spawn_of_tool(actor, rng);
-    }
-
-    /// Returns the name of the last job of a tool that is not over and that the tool has registered for,
-    /// or has not.
-    pub(super) fn spawned_by(&self, tool: ConnectionId, claimed: bool) -> Option<Nspace> {
-        let is_claimed = |call| self.engine.is_claimed(call) == claimed;
-        let is_own = |record: &&SpawnRecord| record.tool == Some(tool) && record.is_held();
-        let mut own = self.truth.spawns.list.iter().filter(is_own);
-        own.rfind(|record| record.call.is_some_and(is_claimed)).map(|record| record.nspace.clone())
     }
 
     fn spawn_of_rank(&mut self, actor: usize, rng: &mut Rng) {

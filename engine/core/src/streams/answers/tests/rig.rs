@@ -4,10 +4,10 @@ use iof_proto::{Failure, Status};
 use iof_shm_ring::{Inlet, Interaction, Policy, Stream, StreamConfig};
 
 use super::*;
-use crate::Grant;
 use crate::logs::routes::LogConfig;
 use crate::memory::MemorySource;
 use crate::streams::options::Buffering;
+use crate::tools::grant::Grant;
 
 /// A core, with what performs its commands.
 pub struct Rig {
