@@ -26,6 +26,8 @@
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
 //! | `link` | the bytes of an edge, and its carriers, which may be replaced |
+//! | `proof` | the proof of both ends of a connection that anybody could have made |
+//! | `invitation` | where agents connect, and with which token |
 //! | `silence` | the time since an agent was heard |
 //! | `window` | the size of a window, and the credit for it |
 //! | `limits` | limits |
@@ -35,8 +37,10 @@ mod control;
 mod decoder;
 mod frame;
 mod front_end;
+mod invitation;
 pub mod limits;
 mod link;
+pub mod proof;
 mod silence;
 mod window;
 
@@ -47,6 +51,7 @@ pub use control::{
 pub use decoder::{FrameDecoder, first_header};
 pub use frame::{Bundle, Frame, FrameError, HEADER, StreamKey};
 pub use front_end::{BrokenEnd, BrokenPull, BrokenStream, FrontEnd, FrontEvent};
+pub use invitation::{Invitation, InvitationError};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
