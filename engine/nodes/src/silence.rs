@@ -1,8 +1,9 @@
 //! The silence of an agent, which reports its totals once a second while its ranks run.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
-/// The time after which a silent agent is reported.
+/// The time after which a silent agent is reported, and the interval at which the end of its connection is checked.
 const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The time since something arrived from an agent.
@@ -12,6 +13,8 @@ pub struct Silence {
     /// The time after which the node is given up; `None` for no limit.
     limit: Option<Duration>,
     is_told: bool,
+    /// The number of intervals of this silence that were noted.
+    noted: u32,
 }
 
 /// The consequence of a silence, with its length.
@@ -19,6 +22,8 @@ pub struct Silence {
 pub enum SilenceStep {
     /// It is reported.
     Tell(Duration),
+    /// It goes on.
+    Check,
     /// The node is given up.
     GiveUp(Duration),
 }
@@ -26,18 +31,19 @@ pub enum SilenceStep {
 impl Silence {
     /// Begins at `now`. The node is given up after `limit`, if there is one.
     pub fn new(limit: Option<Duration>, now: Instant) -> Silence {
-        Silence { heard: now, limit, is_told: false }
+        Silence { heard: now, limit, is_told: false, noted: 0 }
     }
 
     /// Notes that something has arrived, or that nothing is expected.
     pub fn end(&mut self, now: Instant) {
-        self.heard = now;
+        (self.heard, self.noted) = (now, 0);
     }
 
     /// Returns when the next step is due if nothing arrives.
     pub fn due(&self) -> Option<Instant> {
-        let steps = [(!self.is_told).then_some(SILENT_AFTER), self.limit];
-        steps.into_iter().flatten().min().and_then(|wait| self.heard.checked_add(wait))
+        let next = SILENT_AFTER.saturating_mul(self.noted.saturating_add(1));
+        let wait = self.limit.map_or(next, |limit| limit.min(next));
+        self.heard.checked_add(wait)
     }
 
     /// Returns the step that is due. A silence is reported once for each node.
@@ -46,9 +52,13 @@ impl Silence {
         if self.limit.is_some_and(|limit| length >= limit) {
             return Some(SilenceStep::GiveUp(length));
         }
-        let is_due = !self.is_told && length >= SILENT_AFTER;
-        self.is_told |= is_due;
-        is_due.then_some(SilenceStep::Tell(length))
+        let noted = (length.as_secs() / SILENT_AFTER.as_secs()).try_into().unwrap_or(u32::MAX);
+        if noted <= self.noted {
+            return None;
+        }
+        self.noted = noted;
+        let is_told = mem::replace(&mut self.is_told, true);
+        Some(if is_told { SilenceStep::Check } else { SilenceStep::Tell(length) })
     }
 }
 
@@ -68,7 +78,9 @@ mod tests {
         assert_eq!((silence.due(), silence.step(after(59))), (Some(after(60)), None));
         assert_eq!(silence.step(after(60)), Some(SilenceStep::GiveUp(Duration::from_secs(50))));
         silence.end(after(60));
-        assert_eq!((silence.due(), silence.step(after(100))), (Some(after(110)), None));
+        assert_eq!((silence.due(), silence.step(after(89))), (Some(after(90)), None));
+        assert_eq!(silence.step(after(90)), Some(SilenceStep::Check));
+        assert_eq!((silence.due(), silence.step(after(109))), (Some(after(110)), None));
     }
 
     #[test]
@@ -76,6 +88,8 @@ mod tests {
         let begin = Instant::now();
         let mut silence = Silence::new(None, begin);
         assert!(silence.step(begin + SILENT_AFTER).is_some());
-        assert_eq!((silence.due(), silence.step(begin + SILENT_AFTER * 1000)), (None, None));
+        assert_eq!(silence.due(), Some(begin + SILENT_AFTER * 2));
+        assert_eq!(silence.step(begin + SILENT_AFTER * 1000), Some(SilenceStep::Check));
+        assert_eq!(silence.due(), Some(begin + SILENT_AFTER * 1001));
     }
 }

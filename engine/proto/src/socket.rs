@@ -122,6 +122,25 @@ pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0) / SEND_CHARGE)
 }
 
+/// Returns the time for which the kernel of the peer of a TCP connection has acknowledged nothing, although it was
+/// sent something (`TCP_INFO`, tcp(7)); 0 if everything is acknowledged. A peer that only reads nothing
+/// acknowledges.
+///
+/// # Errors
+/// `socket` is not a TCP socket.
+pub fn unacknowledged(socket: impl AsFd) -> io::Result<Duration> {
+    // SAFETY: the structure consists of integers, for which zeros are valid.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = mem::size_of::<libc::tcp_info>() as libc::socklen_t;
+    let (fd, to) = (socket.as_fd().as_raw_fd(), (&raw mut info).cast());
+    // SAFETY: the kernel writes at most `length` bytes to `info`. Both outlive the call.
+    if unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_waiting = info.tcpi_unacked > 0;
+    Ok(Duration::from_millis(if is_waiting { info.tcpi_last_ack_recv.into() } else { 0 }))
+}
+
 /// A lower bound for the bytes that the kernel charges to the sender's socket for each buffer until
 /// the receiver has emptied it. The charge is the buffer's contents and its own memory
 /// (`truesize`), which alone exceeds this bound. While the kernel frees a buffer, less than this

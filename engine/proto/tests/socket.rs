@@ -5,10 +5,12 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use iof_proto::socket::{receive, send, unread};
+use iof_proto::socket::{receive, send, unacknowledged, unread};
 use iof_proto::{Decoder, EffectiveOptions, Message, ToTool, encode};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -29,6 +31,7 @@ fn descriptors_arrive_with_their_frame_or_are_closed() {
     a_full_socket_accepts_no_bytes_and_no_descriptors();
     assert_eq!(open_fds(), before);
     the_number_of_unread_messages_is_bounded_from_above();
+    a_peer_that_reads_nothing_acknowledges_what_it_was_sent();
     assert_eq!(open_fds(), before);
 }
 
@@ -132,6 +135,18 @@ fn a_full_socket_accepts_no_bytes_and_no_descriptors() {
     drop(engine);
     while receive(&tool, &mut buffer, &mut fds, true, false).unwrap() > 0 {}
     assert!(fds.is_empty());
+}
+
+fn a_peer_that_reads_nothing_acknowledges_what_it_was_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _peer = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    // Until its window is closed.
+    while stream.write(&[0; 4096]).is_ok() {}
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(unacknowledged(&stream).unwrap(), Duration::ZERO);
+    assert!(unacknowledged(UnixStream::pair().unwrap().0).is_err());
 }
 
 fn the_number_of_unread_messages_is_bounded_from_above() {
