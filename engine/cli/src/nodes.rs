@@ -7,6 +7,7 @@
 //! | `hostfile` | a file of hosts |
 //! | `allocation` | the hosts that a resource manager has allocated |
 //! | `launch` | the start of the ranks, and what becomes of them |
+//! | `tcp` | the address at which agents connect |
 //! | `agents` | `iof agent` and `iof link` |
 //! | `agent_files` | the files that an agent writes |
 
@@ -17,3 +18,4 @@ mod hostfile;
 pub mod hosts;
 pub mod launch;
 pub mod options;
+mod tcp;

@@ -105,6 +105,8 @@ const ROWS: &[Row] = &[
     (&["--keep", "1"], TWO, "", InOtherTests),
     (&["--host-env", "NAME"], TWO, "", InOtherTests),
     (&["--rsh", "sh -c"], TWO, "", InOtherTests),
+    (&["--carrier", "tcp"], TWO, "", InOtherTests),
+    (&["--carrier-insecure"], TWO, "", InOtherTests),
     (&["--reattach", "1"], TWO, "", InOtherTests),
     (&["--start-timeout", "1"], TWO, "", InOtherTests),
     (&["--starts", "1"], TWO, "", InOtherTests),

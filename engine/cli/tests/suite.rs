@@ -30,6 +30,7 @@ mod nodes_freezes;
 mod nodes_options;
 mod nodes_reattach;
 mod nodes_start;
+mod nodes_tcp;
 mod nodes_tools;
 mod order;
 mod output;

@@ -5,6 +5,7 @@
 
 mod bundles;
 mod carrier_files;
+mod dial;
 mod follow;
 mod hooks;
 mod host;
@@ -23,11 +24,12 @@ use std::{fmt, io};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_capture::reserve_channel_fds;
 use iof_engine::{Engine, Grant, Job, Signal};
-use iof_nodes::{Start, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{Invitation, Start, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
 use iof_proto::{Channel, Log, Nspace, Proc, Rank};
 use iof_tool::{AttachError, RequestError};
 
+pub use self::dial::dial;
 use self::follow::follow;
 pub use self::hooks::{AgentHooks, FileWriter, FilesEnd, StartRefusal};
 use self::host::AgentHost;
@@ -128,10 +130,31 @@ impl Agent {
         reattach: Option<Duration>,
         hooks: Arc<dyn AgentHooks>,
     ) -> Result<Agent, AgentError> {
+        Agent::begin(connection, reattach, None, hooks)
+    }
+
+    /// As [`Agent::start`], over the connection that [`dial`] has made with this invitation. With `reattach`, the agent
+    /// connects again itself.
+    pub fn start_dialed(
+        connection: NodeConnection,
+        invitation: &Invitation,
+        reattach: Option<Duration>,
+        hooks: Arc<dyn AgentHooks>,
+    ) -> Result<Agent, AgentError> {
+        let next = Invitation { token: invitation.token.next(), ..*invitation };
+        Agent::begin(connection, reattach, Some(next), hooks)
+    }
+
+    fn begin(
+        connection: NodeConnection,
+        reattach: Option<Duration>,
+        invitation: Option<Invitation>,
+        hooks: Arc<dyn AgentHooks>,
+    ) -> Result<Agent, AgentError> {
         // The edge takes the low descriptor numbers before the engine starts.
         reserve_channel_fds();
         let (inputs, queue) = unbounded();
-        let links = Links::start(connection, inputs.clone(), reattach.unwrap_or_default())?;
+        let links = Links::start(connection, inputs.clone(), reattach.unwrap_or_default(), invitation)?;
         Ok(Agent { links, inputs, queue, hooks })
     }
 

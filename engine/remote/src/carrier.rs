@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, stderr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use iof_capture::{Child, Guardian, Signal, spawn_helper};
+use iof_nodes::limits::MAX_NODES;
 use iof_proto::App;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -23,6 +24,9 @@ pub const SSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveI
 /// The same for a step of Slurm. The process may use all processors of its node.
 const SRUN: &str = "srun -N1 -n1 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
 
+/// The same for one step on all nodes, whose agents connect themselves. One that fails ends no other one.
+const SRUN_OF_ALL: &str = "srun -N%n -n%n --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
+
 /// A resource manager, with the carrier for the nodes that it allocates.
 #[derive(Debug)]
 pub struct Site {
@@ -32,6 +36,8 @@ pub struct Site {
     pub nodes: NodeList,
     /// The command.
     pub template: &'static str,
+    /// The command for agents that connect themselves.
+    pub template_of_all: &'static str,
     /// Whether an agent ends with the command that has started it.
     pub ends_agents: bool,
 }
@@ -49,9 +55,27 @@ pub enum NodeList {
 
 /// The resource managers.
 pub const SITES: [Site; 3] = [
-    Site { variable: "SLURM_JOB_NODELIST", nodes: NodeList::Slurm, template: SRUN, ends_agents: true },
-    Site { variable: "PBS_NODEFILE", nodes: NodeList::File, template: SSH, ends_agents: false },
-    Site { variable: "LSB_MCPU_HOSTS", nodes: NodeList::Slots, template: SSH, ends_agents: false },
+    Site {
+        variable: "SLURM_JOB_NODELIST",
+        nodes: NodeList::Slurm,
+        template: SRUN,
+        template_of_all: SRUN_OF_ALL,
+        ends_agents: true,
+    },
+    Site {
+        variable: "PBS_NODEFILE",
+        nodes: NodeList::File,
+        template: SSH,
+        template_of_all: SSH,
+        ends_agents: false,
+    },
+    Site {
+        variable: "LSB_MCPU_HOSTS",
+        nodes: NodeList::Slots,
+        template: SSH,
+        template_of_all: SSH,
+        ends_agents: false,
+    },
 ];
 
 /// The number of agents that a process starts, or reaches again, at the same time over one server.
@@ -73,8 +97,9 @@ pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// The time, at most, for which the end of a job tries to reach an agent that outlives its carriers.
 pub const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// The command that starts a process on a node, by its words. `%h` stands for the host. A shell
-/// command is appended as the last word.
+/// The command that starts a process on a node, by its words. `%h` stands for the host. With `%n`, it starts one on
+/// each of several nodes: that is their number, and `%h` their list with commas. A shell command is appended as the
+/// last word.
 #[derive(Clone, Debug)]
 pub struct Template(Vec<String>);
 
@@ -99,8 +124,8 @@ pub(crate) struct CarrierEnd(Arc<Mutex<Kind>>);
 enum Kind {
     /// A process.
     Process { process: Child, status: Option<ExitStatus> },
-    /// A connection of the launcher, until it is ended.
-    Connection(Option<File>),
+    /// A connection, until it is ended, and the carrier that has started only what is at its other end.
+    Connection(Option<File>, Option<CarrierEnd>),
 }
 
 impl Template {
@@ -113,9 +138,17 @@ impl Template {
         if words.is_empty() { Err(EmptyTemplate) } else { Ok(Template(words)) }
     }
 
+    /// Returns whether the command starts the processes of several nodes.
+    pub fn is_of_all(&self) -> bool {
+        self.0.iter().any(|word| word.contains("%n"))
+    }
+
     /// Returns how many processes the command may start at once: 64, or 8 if a word of it names a
-    /// jump host of ssh(1), over which all of them go.
+    /// jump host of ssh(1), over which all of them go, or all if it starts them together.
     pub(crate) fn starts(&self) -> usize {
+        if self.is_of_all() {
+            return MAX_NODES;
+        }
         let jumps = |word: &String| word.starts_with("-J") || word.to_ascii_lowercase().contains("proxyjump");
         if self.0.iter().any(jumps) { MAX_STARTS } else { STARTS }
     }
@@ -141,17 +174,48 @@ impl Template {
             true => (None, OpenOptions::new().write(true).open("/dev/null")?.into()),
             false => pipe2(OFlag::O_CLOEXEC).map(|(read, write)| (Some(read.into()), write))?,
         };
-        let mut words = self.0.iter().map(|word| OsString::from(word.replace("%h", host)));
-        let program = words.next().unwrap_or_default();
-        let app = App::new(program, words.chain([command.to_owned()]));
         let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
         // A socket has memory for several records, in larger pieces than the pages of a pipe, each of
         // which is accounted. So the carrier and the reader wait less often for each other.
         let (up, stdout) = UnixStream::pair()?;
-        // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
-        let process = spawn_helper(&app, [stdin, stdout.into(), stderr], guardian)?;
-        let end = CarrierEnd::new(Kind::Process { process, status: None });
+        let end = self.spawn(&[host], command, [stdin, stdout.into(), stderr], guardian)?;
         Ok(Carrier { end, down: down.into(), up: OwnedFd::from(up).into(), errors })
+    }
+
+    /// Starts agents that connect themselves, on one host, or on several ones if the command does so. They read
+    /// `invitation` from their stdin. Returns what arrives from one host; that from several ones is shown on
+    /// stderr, whose lines name the agents.
+    pub(crate) fn start_agents(
+        &self,
+        hosts: &[&str],
+        command: &OsStr,
+        invitation: OwnedFd,
+        guardian: Option<&Guardian>,
+    ) -> io::Result<(CarrierEnd, Option<File>)> {
+        let (errors, output) = match self.is_of_all() {
+            true => (None, stderr().as_fd().try_clone_to_owned()?),
+            false => pipe2(OFlag::O_CLOEXEC).map(|(read, write)| (Some(read.into()), write))?,
+        };
+        let end = self.spawn(hosts, command, [invitation, output.try_clone()?, output], guardian)?;
+        Ok((end, errors))
+    }
+
+    /// Starts the command with these as its stdin, stdout and stderr.
+    fn spawn(
+        &self,
+        hosts: &[&str],
+        command: &OsStr,
+        files: [OwnedFd; 3],
+        guardian: Option<&Guardian>,
+    ) -> io::Result<CarrierEnd> {
+        let (list, count) = (hosts.join(","), hosts.len().to_string());
+        let words = self.0.iter().map(|word| word.replace("%n", &count).replace("%h", &list));
+        let mut words = words.map(OsString::from);
+        let program = words.next().unwrap_or_default();
+        let app = App::new(program, words.chain([command.to_owned()]));
+        // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
+        let process = spawn_helper(&app, files, guardian)?;
+        Ok(CarrierEnd::new(Kind::Process { process, status: None }))
     }
 }
 
@@ -160,16 +224,21 @@ impl CarrierEnd {
         CarrierEnd(Arc::new(Mutex::new(kind)))
     }
 
-    /// Returns what ends a connection of the launcher. `down` is a duplicate of that connection.
-    pub(crate) fn of_connection(down: File) -> CarrierEnd {
-        CarrierEnd::new(Kind::Connection(Some(down)))
+    /// Returns what ends a connection. `down` is a duplicate of that connection. `starter` ends with it.
+    pub(crate) fn of_connection(down: Option<File>, starter: Option<CarrierEnd>) -> CarrierEnd {
+        CarrierEnd::new(Kind::Connection(down, starter))
+    }
+
+    /// Returns whether both are of the same carrier.
+    pub(crate) fn is_same(&self, other: &CarrierEnd) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Returns the pidfd of the carrier's process, if it has one. It is open until this is dropped.
     pub(crate) fn pidfd(&self) -> Option<RawFd> {
         match &*lock(&self.0) {
             Kind::Process { process, .. } => Some(process.as_fd().as_raw_fd()),
-            Kind::Connection(_) => None,
+            Kind::Connection(..) => None,
         }
     }
 
@@ -182,7 +251,7 @@ impl CarrierEnd {
                 *status = waited.ok().flatten().or(*status);
                 is_reaped
             }
-            Kind::Connection(_) => true,
+            Kind::Connection(..) => true,
         }
     }
 
@@ -190,7 +259,8 @@ impl CarrierEnd {
     pub(crate) fn ended(&self) -> Option<String> {
         match &*lock(&self.0) {
             Kind::Process { status, .. } => status.map(|status| format!("its carrier ended with {status}")),
-            Kind::Connection(_) => Some("its connection has ended".into()),
+            Kind::Connection(_, Some(starter)) => starter.ended(),
+            Kind::Connection(_, None) => Some("its connection has ended".into()),
         }
     }
 
@@ -201,12 +271,17 @@ impl CarrierEnd {
     }
 
     /// Sends a signal to the process group that the carrier leads. Once the carrier was reaped, the
-    /// rest of its group receives it from Linux 6.9 on. A connection ends instead.
+    /// rest of its group receives it from Linux 6.9 on. A connection ends instead, at first in its direction
+    /// to the agent only if it is SIGTERM.
     pub(crate) fn signal(&self, signal: Signal) {
         match &mut *lock(&self.0) {
             // Fails if it is a pipe, which ends with its last descriptor.
-            Kind::Connection(down) => {
-                let _ = down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Both));
+            Kind::Connection(down, starter) => {
+                // After SIGTERM, the agent ends it, or gets another signal.
+                let is_asked = signal == Signal::TERM;
+                let how = if is_asked { Shutdown::Write } else { Shutdown::Both };
+                down.take_if(|down| shutdown(down.as_raw_fd(), how).is_err() || !is_asked);
+                starter.iter().for_each(|starter| starter.signal(signal));
             }
             // It may have ended.
             Kind::Process { process, .. } => drop(process.signaller().send(signal)),

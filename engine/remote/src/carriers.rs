@@ -1,15 +1,22 @@
 //! How the front end reaches its agents: by a command, or over connections of the launcher.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
 use iof_capture::Guardian;
+use iof_engine::Node;
+use iof_nodes::proof::NodeToken;
 
 use crate::carrier::{Carrier, CarrierEnd, Template, shell_word};
+use crate::dials::Dials;
+use crate::tcp::random;
 
 /// The two byte streams between a front end and an agent. An agent needs blocking ones. The front end
 /// makes its own non-blocking, with their duplicates.
@@ -43,20 +50,38 @@ impl NodeConnection {
 /// A function that connects to a new agent on a host.
 type Connect = dyn Fn(&str) -> io::Result<NodeConnection> + Send + Sync;
 
+/// An agent that was started, and connects itself.
+pub(crate) struct InvitedAgent {
+    pub end: CarrierEnd,
+    /// What the carrier prints.
+    pub errors: Option<File>,
+    pub token: NodeToken,
+}
+
 /// How the front end reaches its agents.
 #[derive(Clone)]
 pub struct Carriers(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Command { template: Template, agent: OsString, link: OsString },
+    Command {
+        template: Template,
+        agent: OsString,
+        link: OsString,
+    },
+    /// Agents that the command only starts.
+    Dials {
+        template: Template,
+        agent: OsString,
+        dials: Arc<Dials>,
+    },
     Connections(Arc<Connect>),
 }
 
 impl fmt::Debug for Carriers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Command { template, agent, .. } => {
+            Kind::Command { template, agent, .. } | Kind::Dials { template, agent, .. } => {
                 f.debug_struct("Carriers").field("template", template).field("agent", agent).finish()
             }
             Kind::Connections(_) => f.debug_struct("Carriers").finish_non_exhaustive(),
@@ -79,7 +104,25 @@ impl Carriers {
             Kind::Command { template, agent, .. } => {
                 Carriers(Kind::Command { template, agent, link: command.into() })
             }
-            Kind::Connections(_) => self,
+            Kind::Connections(_) | Kind::Dials { .. } => self,
+        }
+    }
+
+    /// Lets the command only start agents, with a stdin that invites them: its program calls
+    /// [`dial`](crate::dial) with the [`Invitation`](iof_nodes::Invitation) that it has read there. The agents connect to
+    /// `listener`, whose address they must reach, and both ends prove that they have the token of the node. The
+    /// bytes are not encrypted. With [`Launch::reattach`](crate::Launch::reattach), agents connect again. The carriers serve one
+    /// job.
+    ///
+    /// # Errors
+    /// `listener` can't be used.
+    pub fn over_tcp(self, listener: TcpListener) -> io::Result<Carriers> {
+        match self.0 {
+            Kind::Command { template, agent, .. } => {
+                let dials = Arc::new(Dials::new(listener)?);
+                Ok(Carriers(Kind::Dials { template, agent, dials }))
+            }
+            Kind::Connections(_) | Kind::Dials { .. } => Ok(self),
         }
     }
 
@@ -106,18 +149,55 @@ impl Carriers {
     /// ssh(1), whose server refuses more than ten (MaxStartups in sshd_config(5)).
     pub fn starts(&self) -> usize {
         match &self.0 {
-            Kind::Command { template, .. } => template.starts(),
+            Kind::Command { template, .. } | Kind::Dials { template, .. } => template.starts(),
             Kind::Connections(_) => 1,
         }
     }
 
-    /// Returns whether a carrier can be replaced: a command for links is known.
+    /// Returns the address to which agents connect, if they do.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.dials().map(|dials| dials.address)
+    }
+
+    /// Returns whether a carrier can be replaced by a command for links, which is known.
     pub(crate) fn can_link(&self) -> bool {
         matches!(&self.0, Kind::Command { link, .. } if !link.is_empty())
     }
 
+    /// Returns the connections that agents make, if they do.
+    pub(crate) fn dials(&self) -> Option<&Arc<Dials>> {
+        if let Kind::Dials { dials, .. } = &self.0 { Some(dials) } else { None }
+    }
+
+    /// Returns whether one process has started the agents of all nodes.
+    pub(crate) fn are_shared(&self) -> bool {
+        matches!(&self.0, Kind::Dials { template, .. } if template.is_of_all())
+    }
+
+    /// Starts the agent of the node with this number, or those of all `nodes` if one command does so. Only [`Carriers::dials`] are started so.
+    pub(crate) fn start_agents(
+        &self,
+        nodes: &[Node],
+        number: usize,
+        guardian: Option<&Guardian>,
+    ) -> io::Result<BTreeMap<usize, InvitedAgent>> {
+        let Kind::Dials { template, agent, dials } = &self.0 else { return Ok(BTreeMap::new()) };
+        let started = |index: &usize| template.is_of_all() || *index == number;
+        let nodes = nodes.iter().enumerate().filter(|(index, _)| started(index));
+        let invited = nodes.map(|(index, node)| Ok((index, node.host.as_str(), NodeToken::new(random()?))));
+        let invited: Vec<(usize, &str, NodeToken)> = invited.collect::<io::Result<_>>()?;
+        let lines = invited.iter().map(|(index, host, token)| (*index as u32, token, *host));
+        let invitation = dials.invitation(lines)?;
+        let hosts: Vec<&str> = invited.iter().map(|(_, host, _)| *host).collect();
+        let (end, mut errors) = template.start_agents(&hosts, agent, invitation, guardian)?;
+        let agents = invited.into_iter().map(|(index, _, token)| {
+            (index, InvitedAgent { end: end.clone(), errors: errors.take(), token })
+        });
+        Ok(agents.collect())
+    }
+
     /// Starts a carrier to a new agent on `host`; with `link`, to the agent that listens at this path,
-    /// which only a command reaches. If `is_silent`, nothing that it prints on stderr is shown.
+    /// which only a command reaches. Agents that connect themselves are not started so. If `is_silent`, nothing that it prints on stderr is shown.
     pub(crate) fn start(
         &self,
         host: &str,
@@ -133,9 +213,10 @@ impl Carriers {
             }
             (Kind::Connections(connect), _) => {
                 let NodeConnection { down, up } = connect(host)?;
-                let end = CarrierEnd::of_connection(down.try_clone()?);
+                let end = CarrierEnd::of_connection(Some(down.try_clone()?), None);
                 Ok(Carrier { end, down, up, errors: None })
             }
+            (Kind::Dials { .. }, _) => Err(ErrorKind::Unsupported.into()),
         }
     }
 }

@@ -8,12 +8,14 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, ErrorKind};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, unbounded};
 use iof_capture::Signal;
+use iof_nodes::proof::Proven;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -21,6 +23,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use self::driven::Driven;
 use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS};
 use crate::carriers::Carriers;
+use crate::dials::DialsEnd;
 use crate::edge::Edge;
 use crate::follower::Follower;
 use crate::thread::start_thread;
@@ -48,6 +51,8 @@ pub enum Command {
     Look(usize),
     /// All ranks run: follows the nodes.
     Follow(Box<Follower>),
+    /// An agent has connected, and has proved to be that of its node.
+    Dialed(TcpStream, Proven),
     /// A carrier that replaces another one was started, or could not be.
     Started(usize, io::Result<Carrier>),
 }
@@ -65,11 +70,13 @@ pub struct EdgeDriver {
     inbox: Weak<DriverInbox>,
     /// The driver is woken for the last time when the inbox is gone.
     _waker: Arc<Waker>,
-    carriers: Carriers,
+    pub carriers: Carriers,
+    /// The listener for agents that connect themselves, while any may do so.
+    dials: Option<DialsEnd>,
     /// Follows the nodes once all ranks run, until all have ended.
     follower: Option<Box<Follower>>,
-    /// The ends of carriers that are not reaped, by token, with the number of their edge.
-    unreaped: BTreeMap<usize, (CarrierEnd, usize)>,
+    /// The ends of carriers that are not reaped, by token, with the numbers of their edges.
+    unreaped: BTreeMap<usize, (CarrierEnd, Vec<usize>)>,
     next_token: usize,
     /// The edges to look at.
     changed: VecDeque<usize>,
@@ -111,11 +118,18 @@ impl EdgeDriver {
         let (commands, queue) = unbounded();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let inbox = Arc::new(DriverInbox { commands: Some(commands), waker: Arc::clone(&waker) });
+        let dialed = Arc::downgrade(&inbox);
+        let dials = carriers.dials().map(|dials| {
+            dials.start(move |stream, proven| {
+                let _ = dialed.upgrade().map(|inbox| inbox.send(Command::Dialed(stream, proven)));
+            })
+        });
         let driver = EdgeDriver {
             registry: poll.registry().try_clone()?,
             inbox: Arc::downgrade(&inbox),
             _waker: waker,
             carriers: carriers.clone(),
+            dials: dials.transpose()?,
             follower: None,
             unreaped: BTreeMap::new(),
             next_token: FIRST_CARRIER,
@@ -202,7 +216,21 @@ impl EdgeDriver {
                     edges.insert(number, *edge);
                     self.changed.push_back(number);
                 }
-                Ok(Command::Follow(follower)) => self.follower = Some(follower),
+                Ok(Command::Follow(follower)) => {
+                    self.follower = Some(follower);
+                    // All agents have connected, and none connects again.
+                    if !edges.values().any(Driven::outlives_carriers) {
+                        self.dials = None;
+                    }
+                }
+                Ok(Command::Dialed(stream, proven)) => {
+                    let number = usize::try_from(proven.node).unwrap_or(usize::MAX);
+                    let dialed = edges.get_mut(&number).map(|edge| edge.dialed(self, stream, &proven));
+                    if let Some(Err(error)) = dialed {
+                        tracing::debug!("a connection of node {number} can't be used: {error}");
+                    }
+                    self.changed.push_back(number);
+                }
                 Ok(Command::Look(number)) => self.changed.push_back(number),
                 Ok(Command::Started(number, carrier)) => {
                     let _ = carrier.as_ref().map(|carrier| self.reap_later(&carrier.end, number));
@@ -220,14 +248,11 @@ impl EdgeDriver {
 
     /// Receives the events of a carrier of the edge with this number. The carrier's files block no
     /// longer.
-    pub fn watch(
-        &mut self,
-        number: usize,
-        (up, down, errors): (&File, &File, Option<&File>),
-    ) -> io::Result<()> {
-        let files = [(up, UP, Interest::READABLE), (down, DOWN, Interest::WRITABLE)];
-        let errors = errors.map(|errors| (errors, ERRORS, Interest::READABLE));
-        for (file, kind, interest) in files.into_iter().chain(errors) {
+    pub fn watch(&mut self, number: usize, [up, down, errors]: [Option<&File>; 3]) -> io::Result<()> {
+        let (readable, writable) = (Interest::READABLE, Interest::WRITABLE);
+        for (file, kind, interest) in [(up, UP, readable), (down, DOWN, writable), (errors, ERRORS, readable)]
+        {
+            let Some(file) = file else { continue };
             let token = number << 2 | kind;
             let flags = OFlag::from_bits_retain(fcntl(file.as_fd(), FcntlArg::F_GETFL)?);
             fcntl(file.as_fd(), FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -246,15 +271,20 @@ impl EdgeDriver {
         let (Some(pidfd), token) = (carrier.pidfd(), self.next_token) else { return };
         self.next_token = token.wrapping_add(1);
         // Otherwise it is a zombie until this process ends.
-        if self.registry.register(&mut SourceFd(&pidfd), Token(token), Interest::READABLE).is_ok() {
-            self.unreaped.insert(token, (carrier.clone(), number));
+        match self.registry.register(&mut SourceFd(&pidfd), Token(token), Interest::READABLE) {
+            Ok(()) => drop(self.unreaped.insert(token, (carrier.clone(), vec![number]))),
+            // It has started the agents of other edges, too.
+            Err(_) => {
+                let same = self.unreaped.values_mut().find(|(other, _)| other.is_same(carrier));
+                same.into_iter().for_each(|(_, numbers)| numbers.push(number));
+            }
         }
     }
 
     fn reap(&mut self, token: usize) {
-        let Some((carrier, number)) = self.unreaped.get(&token) else { return };
+        let Some((carrier, numbers)) = self.unreaped.get(&token) else { return };
         if carrier.reap() {
-            self.changed.push_back(*number);
+            self.changed.extend(numbers);
             let pidfd = carrier.pidfd();
             let _ = pidfd.map(|pidfd| self.registry.deregister(&mut SourceFd(&pidfd)));
             self.unreaped.remove(&token);

@@ -152,9 +152,10 @@ impl State {
 }
 
 impl EdgeEnds {
-    pub fn new(host: &str, front: FrontEnd, carrier: CarrierEnd, down: File) -> EdgeEnds {
+    /// `down` follows later if the agent connects itself.
+    pub fn new(host: &str, front: FrontEnd, carrier: CarrierEnd, down: Option<File>) -> EdgeEnds {
         let (link, waiting) = (LinkEnd::default(), VecDeque::new());
-        let state = State { front, link, carrier, down: Some(down), waiting, given_up: None };
+        let state = State { front, link, carrier, down, waiting, given_up: None };
         let text = Mutex::new(CarrierText::new(host));
         EdgeEnds { state: Mutex::new(state), changed: Condvar::new(), text }
     }

@@ -55,6 +55,8 @@
 //! |---|---|
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
 //! | `carriers` | how the front end reaches its agents: by a command or over connections |
+//! | `dials` | the connections that agents make to the front end |
+//! | `tcp` | the options and the end of such a connection |
 //! | `edge` | the front end's edges, each to one node |
 //! | `driver` | the thread that drives all edges |
 //! | `driver::driven` | what it does for one edge |
@@ -72,6 +74,7 @@ mod agent;
 mod carrier;
 mod carriers;
 mod cost;
+mod dials;
 mod driver;
 mod edge;
 pub mod environment;
@@ -82,17 +85,18 @@ mod output;
 mod receiver;
 mod remote;
 mod start;
+mod tcp;
 mod thread;
 
 pub use agent::{
     Agent, AgentError, AgentExit, AgentHooks, AgentStop, FileWriter, FilesEnd, LinkError, StartRefusal,
-    agent, link,
+    agent, dial, link,
 };
 pub use carrier::{EmptyTemplate, MAX_STARTS, NodeList, SITES, SSH, Site, Template, shell_word};
 pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use iof_engine::{Node, NodeLost};
-pub use iof_nodes::{NodeConfig, NodeFiles, Start};
+pub use iof_nodes::{Invitation, InvitationError, NodeConfig, NodeFiles, Start};
 pub use start::{Launch, RemoteJob, START_TIMEOUT, StartProgress, StartStep, check};
 pub use thread::NoThread;

@@ -13,7 +13,7 @@ use iof_engine::{
     DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Mpi, Node, Policy, Pty,
     Rendezvous, Stdin, needs_mpi, own_interaction,
 };
-use iof_nodes::limits::MAX_NODES;
+use iof_nodes::limits::{MAX_DIALS, MAX_NODES};
 use iof_nodes::{NodeConfig, Start, ToAgent};
 use iof_output::{Audience, FlushTimeout, PrintReport};
 use iof_proto::{Channel, Rank};
@@ -38,8 +38,8 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 const FILES_PER_RANK: u64 = Channel::OUTPUTS.len() as u64 + 1;
 const FILES_PER_EDGE: u64 = 5;
 const MAPS_PER_RANK: u64 = 4 * Channel::OUTPUTS.len() as u64;
-/// Descriptors of the front end apart from these.
-const OTHER_FILES: u64 = 64;
+/// Descriptors of the front end apart from these, with those of connections without a proof.
+const OTHER_FILES: u64 = 64 + MAX_DIALS as u64;
 
 /// What is to be started.
 #[derive(Debug)]
@@ -241,7 +241,8 @@ impl Remote {
 
     /// Checks that connections can be replaced if they are to be.
     fn check_reattach(&self, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
-        let can_replace = launch.carriers.can_link() && launch.config.rendezvous != Rendezvous::None;
+        let can_link = launch.carriers.can_link() && launch.config.rendezvous != Rendezvous::None;
+        let can_replace = can_link || launch.carriers.dials().is_some();
         if launch.reattach.is_some() && !can_replace {
             return Err(RemoteStartError::Reattach);
         }

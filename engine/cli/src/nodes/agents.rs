@@ -1,8 +1,9 @@
 //! `iof agent`: runs ranks on its node for an `iof run` elsewhere. `iof link`: brings an agent
 //! another connection.
 //!
-//! Their stdin and stdout are the connection to the front end.
+//! Their stdin and stdout are the connection to the front end, unless the agent connects itself.
 
+use std::env;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, stdin, stdout};
@@ -15,7 +16,10 @@ use std::time::Duration;
 use clap::Args;
 use iof_engine::{Config, Engine, StartError};
 use iof_nodes::Start;
-use iof_remote::{Agent, AgentError, AgentExit, AgentHooks, FileWriter, NodeConnection, StartRefusal};
+use iof_remote::{
+    Agent, AgentError, AgentExit, AgentHooks, FileWriter, Invitation, InvitationError, NodeConnection,
+    StartRefusal,
+};
 use nix::sys::signal::Signal;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
@@ -48,17 +52,32 @@ pub struct AgentArgs {
     /// the agent ends with its connection.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     reattach: Option<Duration>,
+
+    /// Connect to `iof run`
+    ///
+    /// Its address and a secret come on stdin. With --reattach, the agent connects again if this
+    /// connection ends. By default, stdin and stdout are the connection.
+    #[arg(long)]
+    dial: bool,
 }
 
 /// Runs ranks for a front end. Returns when it has all output, or when the edge has ended.
-pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
+pub fn agent(AgentArgs { reattach, dial }: &AgentArgs) -> Result<ExitCode, Failure> {
+    // Until it has a connection, signals end the process.
+    let failed = |error: &dyn Display| Failure::running(here(error));
+    let invitation = if *dial { Some(invitation().map_err(|error| failed(&error))?) } else { None };
+    let connection = invitation.as_ref().map_or_else(own_files, iof_remote::dial);
+    let connection = connection.map_err(|error| failed(&error))?;
     let signals = Signals::take().map_err(Failure::running)?;
-    let connection = own_files().map_err(Failure::running)?;
     if reattach.is_some() {
         detach().map_err(Failure::running)?;
     }
     let asked = Arc::new(OnceLock::new());
-    let agent = Agent::start(connection, *reattach, Arc::new(Hooks)).map_err(Failure::running)?;
+    let agent = match invitation {
+        Some(invitation) => Agent::start_dialed(connection, &invitation, *reattach, Arc::new(Hooks)),
+        None => Agent::start(connection, *reattach, Arc::new(Hooks)),
+    };
+    let agent = agent.map_err(|error| failed(&error))?;
     let (stop, signal) = (agent.stop_handle(), Arc::clone(&asked));
     start_thread("iof-signals", move || {
         while let Some(received) = signals.wait() {
@@ -82,6 +101,13 @@ fn here(message: &dyn Display) -> String {
         Ok(host) => format!("{}: {message}", host.to_string_lossy()),
         Err(_) => message.to_string(),
     }
+}
+
+/// Reads the invitation for this node from stdin. The nodes of Slurm may have other names than their hosts.
+fn invitation() -> Result<Invitation, InvitationError> {
+    let slurm = env::var("SLURMD_NODENAME").ok();
+    let own = gethostname().ok().and_then(|host| host.into_string().ok());
+    Invitation::read(stdin().lock(), &slurm.into_iter().chain(own).collect::<Vec<_>>())
 }
 
 /// The connection's descriptors, which ranks do not inherit.

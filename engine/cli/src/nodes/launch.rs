@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, JobSpec, LaunchError, Mpi, Rendezvous};
+use iof_engine::{Engine, LaunchError, Mpi, Rendezvous};
 use iof_proto::Nspace;
 use iof_proto::ranges::listed;
 use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
@@ -21,7 +21,7 @@ use crate::terminal::message::print_message;
 
 /// Refuses options that do not work with several nodes, each by its name.
 pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
-    if args.nodes.reattach_limit().is_some() {
+    if args.nodes.reattach_limit().is_some() && !args.nodes.has_tcp() {
         let over = |program| format!("over {program}: the agent of a node ends with its {program}");
         let hidden = "with --rendezvous-dir none: a new connection finds the node's agent by a socket in that directory";
         let hidden = (args.rendezvous() == Rendezvous::None).then(|| hidden.into());
@@ -86,7 +86,7 @@ pub fn start(
         let _ = reports.send(JobEvent::NodeFiles(result));
     };
     let started = launch.start(engine, nodes, &mut is_interrupted, files);
-    let job = started.map_err(|error| not_started(error, launch.spec, ended_by))?;
+    let job = started.map_err(|error| not_started(error, launch, ended_by))?;
     for_ranks.into_iter().for_each(|received| drop(events.send(before_start(received))));
     Ok(job)
 }
@@ -139,17 +139,21 @@ const HINTS: [(&str, &str); 6] = [
 
 const INSTALL_HINT: &str = "each node needs iof at the path that it has here";
 
-fn not_started(error: RemoteStartError, spec: &JobSpec, ended_by: Option<Ended>) -> Failure {
+fn not_started(error: RemoteStartError, launch: &Launch<'_>, ended_by: Option<Ended>) -> Failure {
     match (error, ended_by) {
         (RemoteStartError::Interrupted, Some(Ended::Signal(signal))) => Failure::Signal(signal),
         (RemoteStartError::Interrupted, Some(Ended::Timeout(hosts))) => Failure::Timeout(format!(
             "job {}: not started after {} (--timeout): no answer from {hosts}",
-            spec.nspace,
-            show_duration(spec.timeout.unwrap_or_default())
+            launch.spec.nspace,
+            show_duration(launch.spec.timeout.unwrap_or_default())
         )),
-        (error @ RemoteStartError::Timeout { .. }, _) => Failure::Running(format!(
-            "{error} (--start-timeout; the command of --rsh must not wait for input)"
-        )),
+        (error @ RemoteStartError::Timeout { .. }, _) => {
+            let needed = match launch.carriers.address() {
+                Some(address) => format!("the nodes must be able to connect to {address}"),
+                None => "the command of --rsh must not wait for input".into(),
+            };
+            Failure::Running(format!("{error} (--start-timeout; {needed})"))
+        }
         (error @ RemoteStartError::Carrier { .. }, _) => Failure::Usage(format!("{error} (see --rsh)")),
         (error @ (RemoteStartError::Refused { is_usage: true, .. } | RemoteStartError::Limit(_)), _) => {
             Failure::usage(error)

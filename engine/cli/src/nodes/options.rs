@@ -6,11 +6,12 @@ use std::time::Duration;
 use std::{env, io};
 
 use clap::Args;
-use iof_remote::{Carriers, EmptyTemplate, Launch, Node, Template, shell_word};
+use iof_remote::{Carriers, EmptyTemplate, Launch, Node, SITES, Template, shell_word};
 
 use super::allocation::{ChosenHosts, site};
 use super::hostfile;
 use super::hosts::{Hosts, MapBy, is_here};
+use super::tcp::TcpCarrier;
 use crate::error::Failure;
 use crate::options::values::{duration, timeout};
 
@@ -61,9 +62,26 @@ pub struct NodeArgs {
     /// %h stands for the host. A shell command is appended as the last word. The words are
     /// separated by spaces. The default is that of the resource manager in whose allocation all nodes
     /// are, which is srun for Slurm, and otherwise ssh, without a terminal and without questions for
-    /// passwords.
+    /// passwords. With --carrier tcp and %n, one command starts all agents: %n is the number of
+    /// hosts, and %h their list with commas.
     #[arg(long, help_heading = "Node options", value_name = "TEMPLATE")]
     rsh: Option<String>,
+
+    /// Connect nodes by TCP, such as tcp:10.0.0.1
+    ///
+    /// The value is tcp, tcp:ADDRESS or tcp:ADDRESS:PORT, with an IPv6 address in brackets. The command
+    /// of --rsh only starts the agents. They connect to this address of this node, by default the one
+    /// from which it reaches the hosts, and prove that iof has started them. The connections are plain
+    /// text: whoever can read or change the traffic can read and change the output and stdin of the
+    /// ranks, and run programs on the nodes. In an allocation of Slurm, one srun starts all agents.
+    #[arg(long, help_heading = "Node options", value_name = "tcp[:ADDRESS[:PORT]]")]
+    carrier: Option<TcpCarrier>,
+
+    /// Let --carrier use an address that is not private
+    ///
+    /// Without it, an address outside the private ranges and the loopback ones is refused.
+    #[arg(long, help_heading = "Node options", requires = "carrier")]
+    carrier_insecure: bool,
 
     /// End a start that takes longer
     ///
@@ -98,10 +116,42 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Returns how the agents are reached.
-    pub fn carriers(&self, template: &Template) -> io::Result<Carriers> {
-        let agent = agent_command(self.reattach_limit())?;
-        Ok(Carriers::command(template.clone(), agent).with_link(own_command("link")?))
+    /// Returns how the agents of these nodes are reached.
+    pub fn carriers(&self, nodes: &[Node], template: &Template) -> Result<Carriers, Failure> {
+        let agent = agent_command(self.reattach_limit(), self.has_tcp()).map_err(Failure::running)?;
+        let carriers = Carriers::command(template.clone(), agent);
+        match &self.carrier {
+            None => Ok(carriers.with_link(own_command("link").map_err(Failure::running)?)),
+            Some(carrier) => {
+                let listener = carrier.listen(nodes, self.carrier_insecure)?;
+                carriers.over_tcp(listener).map_err(Failure::running)
+            }
+        }
+    }
+
+    /// Returns whether agents connect by TCP.
+    pub fn has_tcp(&self) -> bool {
+        self.carrier.is_some()
+    }
+
+    /// Refuses what does not fit the carrier or its command.
+    fn check_carrier(&self, template: &Template) -> Result<(), Failure> {
+        match &self.carrier {
+            Some(carrier) => carrier.check(self.carrier_insecure)?,
+            None if template.is_of_all() => {
+                return Err(Failure::usage(
+                    "--rsh with %n starts all agents at once, which needs --carrier tcp: write a command for each \
+                     host, or add that option",
+                ));
+            }
+            None => {}
+        }
+        if template.is_of_all() && self.starts.is_some() {
+            return Err(Failure::usage(
+                "--starts has no effect: one command starts all agents; leave it out",
+            ));
+        }
+        Ok(())
     }
 
     /// Sets the limits for nodes that do not answer.
@@ -153,6 +203,7 @@ impl NodeArgs {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
+                ("--carrier", self.carrier.is_some()),
                 ("--start-timeout", self.start_timeout.is_some()),
                 ("--starts", self.starts.is_some()),
                 ("--node-timeout", self.node_timeout.is_some()),
@@ -176,9 +227,12 @@ impl NodeArgs {
         if self.rsh.is_none() && nodes.iter().all(|node| is_here(&node.host)) {
             return Ok(None);
         }
+        let all = SITES.iter().find(|site| self.has_tcp() && site.template == default);
+        let default = all.map_or(default, |site| site.template_of_all);
         let template = Template::new(self.rsh.as_deref().unwrap_or(default)).map_err(|EmptyTemplate| {
             Failure::usage("--rsh is empty: expected a command, such as 'ssh %h' or 'sh -c'")
         })?;
+        self.check_carrier(&template)?;
         Ok(Some((nodes, template)))
     }
 }
@@ -210,10 +264,13 @@ fn variable_name(text: &str) -> Result<OsString, String> {
     }
 }
 
-/// Returns the shell command of the agent. With `reattach`, it goes on for that time without a
-/// carrier.
-fn agent_command(reattach: Option<Duration>) -> io::Result<OsString> {
+/// Returns the shell command of the agent, which connects itself if it `dials`. With `reattach`, it goes on for
+/// that time without a carrier.
+fn agent_command(reattach: Option<Duration>, dials: bool) -> io::Result<OsString> {
     let mut command = own_command("agent")?;
+    if dials {
+        command.push(" --dial");
+    }
     if let Some(time) = reattach {
         command.push(format!(" --reattach {}ms", time.as_millis()));
     }

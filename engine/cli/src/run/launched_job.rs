@@ -81,7 +81,7 @@ fn not_started(error: LaunchError) -> Failure {
 fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> Result<RemoteJob, Failure> {
     let Prepared { plan, engine, events, signals, .. } = base;
     let (args, spec, outputs) = (plan.args, &plan.spec, &plan.outputs);
-    let carriers = args.nodes.carriers(template).map_err(Failure::running)?;
+    let carriers = args.nodes.carriers(nodes, template)?;
     let FlushTimeout { max_line, max_time } = outputs.flush_timeout();
     let config = NodeConfig {
         env: environment::of_ranks(&args.nodes.host_env),

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, sendmsg};
 
 use crate::carriers::NodeConnection;
+use crate::tcp::is_cut;
 
 /// The number of bytes that a pipe takes at once if it takes any (`PIPE_BUF` in pipe(7)).
 const PIPE_ROOM: usize = 4096;
@@ -121,6 +122,11 @@ impl CarrierOutput {
     /// Returns whether no other carrier follows.
     pub fn is_only(&self) -> bool {
         self.kind == OutputKind::Only
+    }
+
+    /// Returns whether it is a TCP connection whose network is gone.
+    pub fn is_cut(&self) -> bool {
+        is_cut(&self.file)
     }
 
     /// Blocks until the carrier takes bytes, or has ended, or another one has followed.

@@ -1,6 +1,7 @@
 //! The carriers of an agent, one after the other, and [`link`], which brings the agent another one.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
 use iof_nodes::limits::MAX_LINKS;
-use iof_nodes::{EdgeError, FrameDecoder, HEADER, LinkAddress, ToFrontEnd};
+use iof_nodes::{EdgeError, FrameDecoder, HEADER, Invitation, LinkAddress, ToFrontEnd};
 use iof_proto::rendezvous::{BindError, ConnectError, Level, Listener, connect};
 use iof_proto::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,10 +22,12 @@ use nix::unistd::geteuid;
 
 use super::AgentError;
 use super::carrier_files::{CarrierFiles, CarrierInput};
+use super::dial::{ATTEMPT_LIMIT, attempt, pause};
 use super::hooks::StartRefusal;
 use super::uplink::{AgentCarrier, AgentInput, CarrierNumber, Uplink};
 use crate::carrier::lock;
 use crate::carriers::NodeConnection;
+use crate::tcp::random;
 use crate::thread::{NoThread, start_thread};
 
 /// How long a link may take to show its session.
@@ -33,12 +36,17 @@ const GREETING_LIMIT: Duration = Duration::from_secs(10);
 /// The wait after a connection that could not be accepted, such as for want of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// The wait before another attempt to connect, at least. Up to as much comes on top at random.
+const REDIAL_RETRY: Duration = Duration::from_millis(500);
+
 /// The carriers of an agent, one after the other.
 pub struct Links {
     /// The edge, which may outlive each of them.
     pub uplink: Arc<Uplink>,
     /// How long the ranks run on without a carrier.
     limit: Duration,
+    /// Where the agent connects itself, with the token for that, in place of links that reach it.
+    invitation: Option<Invitation>,
     listener: OnceLock<Mutex<Option<Listener>>>,
 }
 
@@ -59,37 +67,51 @@ impl Links {
         files: NodeConnection,
         inputs: Sender<AgentInput>,
         limit: Duration,
+        invitation: Option<Invitation>,
     ) -> Result<Arc<Links>, AgentError> {
         let (CarrierFiles { down, up }, end) = CarrierFiles::new(files, limit.is_zero())?;
         let carrier = AgentCarrier { output: Some(Arc::new(up)), connection: None, end: Some(end) };
         let uplink = Uplink::new(carrier, inputs);
         start_receiving(&uplink, CarrierNumber::default(), down)?;
-        Ok(Arc::new(Links { uplink, limit, listener: OnceLock::new() }))
+        Ok(Arc::new(Links { uplink, limit, invitation, listener: OnceLock::new() }))
     }
 
-    /// Starts to listen for links, in `directory` or the node's default directory. The edge outlives
-    /// its carriers from now on. Returns where it listens; `None` if it ends with its carrier.
+    /// Starts to listen for links, in `directory` or the node's default directory, or to replace connections
+    /// that the agent makes itself. The edge outlives its carriers from now on. Returns where it listens;
+    /// `None` if it ends with its carrier.
     pub fn listen(self: &Arc<Self>, directory: Option<&Path>) -> Result<Option<LinkAddress>, StartRefusal> {
         if self.limit.is_zero() {
             return Ok(None);
         }
         // Ends in a newline, as each frame that may be the last one of a write.
-        let mut session = [b'\n'; 8];
-        let [random @ .., _] = &mut session;
-        let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(random));
-        read.map_err(StartRefusal::running)?;
-        let session = u64::from_le_bytes(session);
+        let [a, b, c, d, e, f, g] = random().map_err(StartRefusal::running)?;
+        let session = u64::from_le_bytes([a, b, c, d, e, f, g, b'\n']);
+        let path = match self.invitation.clone() {
+            Some(invitation) => {
+                let uplink = Arc::clone(&self.uplink);
+                start_thread("iof-dial", move || redial(&uplink, session, &invitation))
+                    .map_err(StartRefusal::running)?;
+                OsString::new()
+            }
+            None => self.listen_for_links(directory, session)?,
+        };
+        self.uplink.outlive_carriers(self.limit);
+        let waiting = Arc::clone(&self.uplink);
+        start_thread("iof-lost", move || waiting.wait_for_loss()).map_err(StartRefusal::running)?;
+        Ok(Some(LinkAddress { path, session }))
+    }
+
+    /// Starts to listen for links. Returns the path at which it listens.
+    fn listen_for_links(&self, directory: Option<&Path>, session: u64) -> Result<OsString, StartRefusal> {
         let needed = |error: BindError| StartRefusal::usage(format!("no socket for links: {error}"));
         let listener = Listener::bind(Level::Link, directory).map_err(needed)?;
         let socket = listener.socket().try_clone().map_err(StartRefusal::running)?;
-        let address = LinkAddress { path: listener.path().into(), session };
+        let path = listener.path().into();
         let _ = self.listener.set(Mutex::new(Some(listener)));
-        let (accepting, waiting) = (Arc::clone(&self.uplink), Arc::clone(&self.uplink));
+        let accepting = Arc::clone(&self.uplink);
         start_thread("iof-listen", move || accept(&accepting, session, &socket))
             .map_err(StartRefusal::running)?;
-        self.uplink.outlive_carriers(self.limit);
-        start_thread("iof-lost", move || waiting.wait_for_loss()).map_err(StartRefusal::running)?;
-        Ok(Some(address))
+        Ok(path)
     }
 
     /// Waits until the carrier has what was sent last, and removes the socket.
@@ -125,7 +147,11 @@ fn accept(uplink: &Arc<Uplink>, session: u64, listener: &UnixListener) {
             // Its carrier notices if it ends.
             match link.receive(links.next().unwrap_or_default()) {
                 Ok(false) if now < link.deadline => waiting.push_back(link),
-                Ok(true) => drop(attach(uplink, session, link)),
+                Ok(true) => {
+                    let Waiting { connection, files, header, .. } = link;
+                    let files = files.map(|files| (Some(connection), files));
+                    let _ = files.map(|files| attach(uplink, session, files, &header));
+                }
                 Ok(false) | Err(_) => {}
             }
         }
@@ -187,22 +213,45 @@ impl Waiting {
     }
 }
 
-/// Goes over to the carrier of a link that has shown its session.
-fn attach(uplink: &Arc<Uplink>, session: u64, link: Waiting) -> Result<(), LinkError> {
-    let Waiting { connection, files, header, .. } = link;
-    let files = files.ok_or(EdgeError::Unexpected("link without files"))?;
+/// Goes over to another carrier, over which this header has arrived: that of a link, with the connection to its
+/// process, or one of the agent.
+fn attach(
+    uplink: &Arc<Uplink>,
+    session: u64,
+    (connection, files): (Option<UnixStream>, NodeConnection),
+    header: &[u8],
+) -> Result<(), LinkError> {
     let mut decoder = FrameDecoder::of_front_end();
-    decoder.receive(&header);
+    decoder.receive(header);
     let frame =
         decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;
     let (CarrierFiles { down, up }, end) = CarrierFiles::new(files, false)?;
-    let carrier = AgentCarrier { output: Some(Arc::new(up)), connection: Some(connection), end: Some(end) };
+    let carrier = AgentCarrier { output: Some(Arc::new(up)), connection, end: Some(end) };
     let number = uplink.resume(session, &frame, carrier)?;
     let writing = Arc::clone(uplink);
     start_receiving(uplink, number, down)
         .and_then(|()| start_thread("iof-kept", move || writing.write_kept(number)))
         .inspect_err(|_| uplink.lacks_threads(number))?;
     Ok(())
+}
+
+/// Connects again each time when the edge has no carrier, until it ends.
+fn redial(uplink: &Arc<Uplink>, session: u64, invitation: &Invitation) {
+    while uplink.wait_for_cut() {
+        if replace(uplink, session, invitation).is_err() {
+            pause(REDIAL_RETRY);
+        }
+    }
+}
+
+/// Brings the edge another carrier.
+fn replace(uplink: &Arc<Uplink>, session: u64, invitation: &Invitation) -> io::Result<()> {
+    let mut stream = attempt(invitation)?;
+    let mut header = [0; HEADER];
+    stream.set_read_timeout(Some(ATTEMPT_LIMIT))?;
+    stream.read_exact(&mut header)?;
+    stream.set_read_timeout(None)?;
+    attach(uplink, session, (None, NodeConnection::of_socket(stream)?), &header).map_err(io::Error::other)
 }
 
 /// Receives the stdin and the stdout of a link.

@@ -11,6 +11,9 @@ use iof_nodes::{AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, Li
 use super::carrier_files::{CarrierOutput, WaitEnd, write_frames};
 use crate::carrier::lock;
 
+/// The interval at which an agent that connects itself looks whether its connection is cut.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+
 /// What the agent waits for.
 #[derive(Debug)]
 pub enum AgentInput {
@@ -326,6 +329,26 @@ impl Uplink {
     /// Lets the edge be without a carrier for this time from now on.
     pub fn outlive_carriers(&self, limit: Duration) {
         self.state().link.outlive_carriers(limit);
+    }
+
+    /// Blocks until the edge has no carrier, or the network of its TCP connection is gone, and returns `true`;
+    /// `false` when the edge has ended.
+    pub fn wait_for_cut(&self) -> bool {
+        let mut state = self.state();
+        while !state.link.is_closed() {
+            let output = state.carrier.output.clone();
+            if state.link.is_attached() && output.is_some_and(|output| output.is_cut()) {
+                state.detach();
+                // Its thread that receives would wait on.
+                state.carrier.end = None;
+                self.changed.notify_all();
+            }
+            if !state.link.is_attached() {
+                return true;
+            }
+            state = self.wait(state, Some(Instant::now() + CHECK_INTERVAL));
+        }
+        false
     }
 
     /// Blocks until the edge has been without a carrier for too long, and then ends it.

@@ -3,22 +3,26 @@
 mod reattach;
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::mem;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
 use iof_nodes::limits::MAX_GREETING;
+use iof_nodes::proof::Proven;
 use iof_nodes::{
     BrokenEnd, EdgeError, Frame, FrameDecoder, FrontEvent, LinkAddress, Silence, SilenceStep, ToFrontEnd,
 };
 
 use self::reattach::CarrierSearch;
 use super::EdgeDriver;
-use crate::carrier::{DRAIN_LIMIT, EXIT_LIMIT};
+use crate::carrier::{Carrier, CarrierEnd, DRAIN_LIMIT, EXIT_LIMIT};
+use crate::carriers::NodeConnection;
 use crate::edge::{EdgeEnds, NodeEvent};
 use crate::receiver::Receiver;
+use crate::tcp::is_cut;
 
 /// The number of bytes that are read at once from the stderr of a carrier.
 const TEXT_PIECE: usize = 4096;
@@ -27,7 +31,7 @@ const TEXT_PIECE: usize = 4096;
 pub struct Driven {
     pub receiver: Receiver,
     pub ends: Arc<EdgeEnds>,
-    /// The output of the carrier, until it ends.
+    /// The output of the carrier, or the connection of the agent, until it ends.
     pub up: Option<File>,
     /// The stderr of the carrier, until it ends, and whether it may have text.
     pub errors: Option<File>,
@@ -49,6 +53,8 @@ pub struct Driven {
 
 /// The state of an edge.
 pub enum Phase {
+    /// The agent was started, and is to connect.
+    Dialing,
     Receiving,
     /// The carrier has ended, and another one is tried.
     Searching(CarrierSearch),
@@ -59,20 +65,25 @@ pub enum Phase {
 }
 
 impl Driven {
-    /// Returns an edge over this carrier. Without a carrier, it is lost after `limit`; if its agent is
-    /// silent, after `node_timeout`.
-    pub fn new(receiver: Receiver, up: File, limit: Duration, node_timeout: Option<Duration>) -> Driven {
+    /// Returns an edge over this carrier; without `up`, its agent connects itself. Without a carrier, it is lost
+    /// after `limit`; if its agent is silent, after `node_timeout`.
+    pub fn new(
+        receiver: Receiver,
+        up: Option<File>,
+        limit: Duration,
+        node_timeout: Option<Duration>,
+    ) -> Driven {
         let ends = Arc::clone(&receiver.ends);
         Driven {
             receiver,
             ends,
-            up: Some(up),
+            phase: if up.is_some() { Phase::Receiving } else { Phase::Dialing },
+            up,
             errors: None,
             has_text: false,
             greeting: Some(0),
             decoder: FrameDecoder::of_agent(),
             is_ending: false,
-            phase: Phase::Receiving,
             limit,
             silence: Silence::new(node_timeout, Instant::now()),
             address: None,
@@ -86,15 +97,68 @@ impl Driven {
 
     /// Begins to receive.
     pub fn begin(&mut self, driver: &mut EdgeDriver) {
+        driver.reap_later(&self.ends.state().carrier, self.receiver.number);
+        self.watch(driver, self.errors.is_some());
+    }
+
+    /// Watches the files of the carrier, and those of its text if they are new.
+    fn watch(&mut self, driver: &mut EdgeDriver, has_errors: bool) {
         let state = self.ends.state();
-        driver.reap_later(&state.carrier, self.receiver.number);
-        let files = self.up.as_ref().zip(state.down.as_ref());
-        let watched =
-            files.map(|(up, down)| driver.watch(self.receiver.number, (up, down, self.errors.as_ref())));
+        let errors = self.errors.as_ref().filter(|_| has_errors);
+        let watched = driver.watch(self.receiver.number, [self.up.as_ref(), state.down.as_ref(), errors]);
         drop(state);
-        if let Some(Err(error)) = watched {
+        if let Err(error) = watched {
             self.fail(driver, format!("cannot watch its carrier: {error}"), Instant::now());
         }
+    }
+
+    /// Returns whether the edge may get another carrier.
+    pub fn outlives_carriers(&self) -> bool {
+        !self.limit.is_zero()
+    }
+
+    /// Goes over to a connection of the agent, which has proved to be that of this node.
+    ///
+    /// # Errors
+    /// The connection can't be used. The agent makes another one.
+    pub fn dialed(&mut self, driver: &mut EdgeDriver, stream: TcpStream, proven: &Proven) -> io::Result<()> {
+        // A new connection has room for it.
+        (&stream).write_all(&proven.confirmation)?;
+        let NodeConnection { down, up } = NodeConnection::of_socket(stream)?;
+        let now = Instant::now();
+        if matches!(self.phase, Phase::Dialing) || self.awaits_greeting(driver) {
+            self.forget_up(driver);
+            self.ends.state().down = Some(down);
+            (self.up, self.phase) = (Some(up), Phase::Receiving);
+            self.silence.end(now);
+            self.watch(driver, false);
+            return Ok(());
+        }
+        // The agent knows that its last connection has ended.
+        if matches!(self.phase, Phase::Receiving) && self.ends.state().link.is_resumable() {
+            self.up_ended(driver, now);
+        }
+        let end = CarrierEnd::of_connection(Some(down.try_clone()?), None);
+        let carrier = Carrier { end, down, up, errors: None };
+        self.search_ended(driver, carrier);
+        Ok(())
+    }
+
+    /// Returns whether an agent has connected, and has sent nothing. It may give up such a connection for another
+    /// one, such as after this process has stood still.
+    fn awaits_greeting(&self, driver: &EdgeDriver) -> bool {
+        let is_first = matches!(self.phase, Phase::Receiving) && self.greeting.is_some();
+        is_first && driver.carriers.dials().is_some()
+    }
+
+    /// Notes that an agent that has connected greets: its connection is the carrier.
+    fn agent_greets(&mut self, driver: &EdgeDriver) {
+        driver.carriers.dials().iter().for_each(|dials| dials.note_use(self.number()));
+        // The agent outlives what has started it, or others have it, too.
+        let is_own = self.limit.is_zero() && !driver.carriers.are_shared();
+        let mut state = self.ends.state();
+        let (end, starter) = (state.down.as_ref(), is_own.then(|| state.carrier.clone()));
+        state.carrier = CarrierEnd::of_connection(end.and_then(|down| down.try_clone().ok()), starter);
     }
 
     pub fn is_over(&self) -> bool {
@@ -105,7 +169,7 @@ impl Driven {
     pub fn due(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Receiving => self.silence.due(),
-            Phase::Over => None,
+            Phase::Over | Phase::Dialing => None,
             Phase::Searching(search) => {
                 search.due().into_iter().chain(self.ends.state().link.ends_at()).min()
             }
@@ -123,6 +187,10 @@ impl Driven {
         }
         if let Some(broken) = given_up {
             self.receiver.tell(NodeEvent::Lost { reason: "its agent does not answer".into(), broken });
+        }
+        if matches!(self.phase, Phase::Dialing) && (is_closed || self.ends.state().carrier.ended().is_some())
+        {
+            self.await_exit("", now);
         }
         self.search(driver, now);
         self.note_silence(driver, now);
@@ -161,14 +229,18 @@ impl Driven {
             // It was the end of the carrier, which has a reason of its own.
             return;
         }
-        match self.silence.step(now) {
+        let step = self.silence.step(now);
+        if step.is_some() && self.up.as_ref().is_some_and(is_cut) {
+            return self.up_failed(driver, &ErrorKind::TimedOut.into(), now);
+        }
+        match step {
             Some(SilenceStep::Tell(length)) => self.receiver.tell(NodeEvent::Silent(length)),
             Some(SilenceStep::GiveUp(length)) => {
                 self.fail(driver, format!("its agent was silent for {} s", length.as_secs()), now);
                 // A process that stands still does not take SIGTERM.
                 self.ends.state().carrier.signal(Signal::KILL);
             }
-            None => {}
+            Some(SilenceStep::Check) | None => {}
         }
     }
 
@@ -211,6 +283,9 @@ impl Driven {
             }
         };
         if received > 0 {
+            if self.awaits_greeting(driver) {
+                self.agent_greets(driver);
+            }
             self.greeting = None;
             self.receive(driver, received, now);
         }
@@ -238,6 +313,8 @@ impl Driven {
     fn up_failed(&mut self, driver: &mut EdgeDriver, error: &io::Error, now: Instant) {
         match self.phase {
             Phase::Searching(_) => self.attempt_failed(driver, error.to_string(), now),
+            // The agent has ended before it had read everything.
+            _ if error.kind() == ErrorKind::ConnectionReset => self.up_ended(driver, now),
             // Another carrier can be read.
             _ if self.ends.state().link.is_resumable() => self.up_ended(driver, now),
             _ => self.fail(driver, format!("cannot read from its carrier: {error}"), now),
@@ -280,6 +357,11 @@ impl Driven {
         if let Phase::Searching(search) = &mut self.phase {
             return search.await_exit(now);
         }
+        if self.awaits_greeting(driver) {
+            self.ends.state().down = None;
+            self.phase = Phase::Dialing;
+            return;
+        }
         let mut state = self.ends.state();
         state.link.detach(now);
         state.down = None;
@@ -291,6 +373,9 @@ impl Driven {
             Some(address) => {
                 let decoder = mem::replace(&mut self.decoder, FrameDecoder::of_agent());
                 self.phase = Phase::Searching(CarrierSearch::new(address, decoder, is_silent, now));
+                if driver.carriers.dials().is_some() {
+                    self.attempt_failed(driver, "its agent does not connect".into(), now);
+                }
             }
             None => self.await_exit("", now),
         }

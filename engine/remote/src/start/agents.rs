@@ -1,17 +1,22 @@
 //! The start of all agents, and of all ranks when the agents are ready.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
+use iof_capture::Guardian;
 use iof_engine::{Engine, Node};
+use iof_nodes::proof::NodeToken;
 use iof_nodes::{FrontEnd, ToAgent, ToFrontEnd, window};
 
 use super::{Launch, Starts};
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, CarrierEnd};
+use crate::carriers::{InvitedAgent, NodeConnection};
 use crate::driver::driven::Driven;
 use crate::driver::{Command, DriverInbox, EdgeDriver};
 use crate::edge::{Edge, EdgeEnds, NodeEvent, NumberedEvent};
@@ -72,6 +77,8 @@ pub(super) struct AgentStarts<'a> {
     engine: &'a Arc<Engine>,
     events: Sender<NumberedEvent>,
     driver: Arc<DriverInbox>,
+    /// The agents that were started and connect themselves, until their edges are driven.
+    invited: BTreeMap<usize, InvitedAgent>,
     began: Instant,
     step: StartStep,
     /// The nodes whose agents were not started yet.
@@ -99,6 +106,7 @@ impl<'a> AgentStarts<'a> {
         let driver = EdgeDriver::start(launch.carriers).map_err(RemoteStartError::Driver)?;
         let (next, awaited) = (0..count, (0..count).collect());
         let (again, refused, starting) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        let invited = BTreeMap::new();
         let (began, step) = (Instant::now(), StartStep::Agents);
         Ok(AgentStarts {
             remote,
@@ -107,6 +115,7 @@ impl<'a> AgentStarts<'a> {
             engine,
             events,
             driver,
+            invited,
             began,
             step,
             next,
@@ -156,7 +165,8 @@ impl<'a> AgentStarts<'a> {
         while self.starting.len() < self.launch.starts.max(1) {
             let due = self.again.iter().position(|(time, _)| *time <= now);
             let next = due.map(|index| self.again.swap_remove(index).1).or_else(|| self.next.next());
-            let Some((number, node)) = next.and_then(|number| Some((number, self.remote.nodes.get(number)?)))
+            let remote = self.remote;
+            let Some((number, node)) = next.and_then(|number| Some((number, remote.nodes.get(number)?)))
             else {
                 return Ok(());
             };
@@ -205,7 +215,8 @@ impl<'a> AgentStarts<'a> {
     fn is_started_again(&mut self, number: usize, reason: &str) -> bool {
         let attempts = self.refused.entry(number).or_default();
         *attempts = attempts.saturating_add(1);
-        if *attempts >= MAX_ATTEMPTS || !self.starting.contains(&number) {
+        if *attempts >= MAX_ATTEMPTS || !self.starting.contains(&number) || self.launch.carriers.are_shared()
+        {
             return false;
         }
         let mut edges = self.remote.edges();
@@ -223,16 +234,17 @@ impl<'a> AgentStarts<'a> {
     }
 
     /// Starts the agent of the node with this number.
-    fn start_edge(&self, number: usize, node: &Node) -> Result<Edge, RemoteStartError> {
+    fn start_edge(&mut self, number: usize, node: &Node) -> Result<Edge, RemoteStartError> {
         let (host, edges, launch) = (&node.host, self.remote.nodes.len(), self.launch);
         let limit = launch.reattach.unwrap_or_default();
         // An agent that outlives its carriers, which may be the carrier's process, outlives this process
         // for a while.
         let guardian = if limit.is_zero() { self.engine.guardian() } else { None };
-        let carrier = launch.carriers.start(host, None, false, guardian.as_deref());
+        let started = self.start_carrier(number, node, guardian.as_deref());
         self.engine.check_guardian();
-        let Carrier { end, down, up, errors } =
-            carrier.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
+        let (end, files, errors, token) =
+            started.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
+        let (down, up) = files.map(|files| (files.down, files.up)).unzip();
         let ends = EdgeEnds::new(host, FrontEnd::new(&node.ranks, window(edges)), end, down);
         let receiver = receiver::Receiver {
             node: node.clone(),
@@ -245,7 +257,30 @@ impl<'a> AgentStarts<'a> {
         };
         let mut driven = Driven::new(receiver, up, limit, launch.node_timeout);
         driven.errors = errors;
-        Ok(self.driver.drive(driven))
+        let edge = self.driver.drive(driven);
+        // From now on, the driver knows the edge for which an agent connects.
+        let expected = launch.carriers.dials().zip(token);
+        expected.into_iter().for_each(|(dials, token)| dials.expect(number, token));
+        Ok(edge)
+    }
+
+    /// Starts the carrier of a node, and returns its files; or an agent that connects itself, and returns its
+    /// token. Those of other nodes may be started with it.
+    fn start_carrier(
+        &mut self,
+        number: usize,
+        node: &Node,
+        guardian: Option<&Guardian>,
+    ) -> io::Result<(CarrierEnd, Option<NodeConnection>, Option<File>, Option<NodeToken>)> {
+        let carriers = self.launch.carriers;
+        if carriers.dials().is_some() && !self.invited.contains_key(&number) {
+            self.invited.extend(carriers.start_agents(&self.remote.nodes, number, guardian)?);
+        }
+        if let Some(InvitedAgent { end, errors, token }) = self.invited.remove(&number) {
+            return Ok((end, None, errors, Some(token)));
+        }
+        let Carrier { end, down, up, errors } = carriers.start(&node.host, None, false, guardian)?;
+        Ok((end, Some(NodeConnection { down, up }), errors, None))
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.

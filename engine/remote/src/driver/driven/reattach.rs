@@ -10,7 +10,7 @@ use iof_engine::Signal;
 use iof_nodes::{Frame, FrameDecoder, LinkAddress, ToFrontEnd};
 
 use super::{Driven, Phase};
-use crate::carrier::{Carrier, CarrierEnd, EXIT_LIMIT};
+use crate::carrier::{Carrier, CarrierEnd, END_LIMIT, EXIT_LIMIT};
 use crate::driver::EdgeDriver;
 
 /// The time between two attempts, at least. Up to half of it comes on top.
@@ -121,7 +121,11 @@ impl Driven {
                 let reason = format!(", and no other one reached its agent in {time} s: {reason}");
                 return self.await_exit(reason, now);
             }
-            search.step = Step::Turn(now + search.limit.min(left));
+            search.step = if driver.carriers.dials().is_some() {
+                Step::Pause(now + END_LIMIT.min(left), reason.clone())
+            } else {
+                Step::Turn(now + search.limit.min(left))
+            };
         }
         let failure = match &search.step {
             Step::Turn(_) if driver.take_turn(number) => {
@@ -146,11 +150,23 @@ impl Driven {
     /// Notes that an attempt has failed. Another one follows while there is time.
     pub fn attempt_failed(&mut self, driver: &mut EdgeDriver, reason: String, now: Instant) {
         self.forget_up(driver);
-        let pause = RETRY.saturating_add(jitter()).min(self.left(now));
+        // An agent that connects itself does so when it can.
+        let is_dialed = driver.carriers.dials().is_some();
+        let pause = if is_dialed { END_LIMIT } else { RETRY.saturating_add(jitter()) };
+        let pause = pause.min(self.left(now));
         let Phase::Searching(search) = &mut self.phase else { return };
         search.stop(driver, Step::Pause(now + pause, reason));
         search.limit = search.limit.saturating_mul(2).min(LONGEST_LIMIT);
         search.is_silent = true;
+    }
+
+    /// Begins with a connection of the agent in place of any other one.
+    pub fn search_ended(&mut self, driver: &mut EdgeDriver, carrier: Carrier) {
+        if let Phase::Searching(search) = &mut self.phase {
+            search.stop(driver, Step::Start);
+            self.forget_up(driver);
+            self.attempt_started(driver, Ok(carrier));
+        }
     }
 
     /// Begins with a carrier that was started, or not.
@@ -168,10 +184,16 @@ impl Driven {
         state.link.begin_attempt();
         let frame = state.link.resume_frame(search.address.session).header().unwrap_or_default();
         drop(state);
-        let begun = driver.watch(number, (&up, &down, errors.as_ref())).and_then(|()| down.write_all(&frame));
+        let begun = driver
+            .watch(number, [Some(&up), Some(&down), errors.as_ref()])
+            .and_then(|()| down.write_all(&frame));
         search.step = Step::Answer(end, down, now + search.limit.min(left));
-        (self.up, self.errors, self.is_ending) = (Some(up), errors, false);
-        self.ends.text().begin(search.is_silent);
+        (self.up, self.is_ending) = (Some(up), false);
+        // What has started an agent that connects itself may still print.
+        if driver.carriers.dials().is_none() {
+            self.errors = errors;
+            self.ends.text().begin(search.is_silent);
+        }
         (self.greeting, self.decoder) = (Some(0), FrameDecoder::of_agent());
         match begun {
             Ok(()) => {}
@@ -260,13 +282,13 @@ mod tests {
         let edge = |number: usize, host: &str, limit| {
             let Carrier { end, down, up, .. } = carriers.start(host, None, true, None).unwrap();
             let ranks = [Rank(0)].into();
-            let ends = Arc::new(EdgeEnds::new(host, FrontEnd::new(&ranks, 1..=1), end, down));
+            let ends = Arc::new(EdgeEnds::new(host, FrontEnd::new(&ranks, 1..=1), end, Some(down)));
             let node = Node { host: host.into(), ranks };
             let events = events.clone();
             let (remote, engine) = (Weak::new(), Weak::new());
             ends.state().link.outlive_carriers(limit);
             let receiver = Receiver { node, number, remote, engine, ends, output: None, events };
-            let mut driven = Driven::new(receiver, up, limit, None);
+            let mut driven = Driven::new(receiver, Some(up), limit, None);
             driven.address = Some(LinkAddress { path: "/nonexistent".into(), session: 0 });
             driver.drive(driven)
         };
