@@ -1,9 +1,9 @@
-//! `iof run` over the carriers of real sites: OpenSSH and Slurm. Each test starts its own servers,
+//! `iof run` over the carriers of real sites: OpenSSH and Slurm, which also only start agents that connect by TCP. Each test starts its own servers,
 //! in network namespaces, and is skipped where that is impossible (see `carriers/rig`).
 //! `.ci/carriers` runs them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -24,6 +24,9 @@ struct Rig {
 
 /// Seconds after which a node counts as lost: more than a busy machine may let a server wait.
 const PATIENCE: u32 = 60;
+
+/// The options by which the servers carry the bytes themselves, and by which they only start the agents.
+const CARRIERS: [&[&str]; 2] = [&[], &["--carrier", "tcp:10.77.1.1"]];
 
 impl Rig {
     /// Starts the servers of `carrier`. Returns `None`, and tells why, if that is impossible.
@@ -96,6 +99,12 @@ impl Rig {
         run
     }
 
+    /// Destroys ends of connections by TCP in the front end's network. The other ends notice later if a link is down.
+    fn destroy_connections(&self, filter: &[&str]) {
+        let status = self.inside().args(["ss", "-tK"]).args(filter).stdout(Stdio::null()).status();
+        assert!(status.unwrap().success());
+    }
+
     /// Takes the link to a node down, or up.
     fn set_link(&self, node: &str, state: &str) {
         let link = format!("{}-{node}", self.name);
@@ -130,24 +139,26 @@ const COUNT: &str = "seq -f \"$IOF_RANK %013.0f\"";
 #[ignore = "starts servers"]
 fn all_bytes_of_two_nodes_arrive_over_ssh_also_through_a_short_cut() {
     let Some(rig) = Rig::start("ssh") else { return };
-    let lines = 300_000;
-    let script = format!("{COUNT} {lines}; [ $IOF_RANK != 3 ] || exit 7");
-    // A cut in the middle of a line ends the wait for the rest of the line, so each rank has a
-    // file.
-    let file = |rank: &str| format!("{}/out.{rank}", rig.site.path().display());
-    let options = ["--hosts", "a:2,b:2", "-n", "4", "--map-by", "node", "-o", &file("%t")];
-    let run = rig.run_by_ssh(PATIENCE, &options, &script);
-    let length = |rank| fs::metadata(file(rank)).map_or(0, |data| data.len());
-    wait_for("output of both nodes", || (length("0") > 0 && length("1") > 0).then_some(()));
-    rig.set_link("a", "down");
-    // The time of the cut.
-    std::thread::sleep(Duration::from_millis(800));
-    rig.set_link("a", "up");
-    let done = run.finish();
-    assert_eq!(done.code, 7, "{done:?}");
-    for rank in 0..4 {
-        let output = fs::read_to_string(file(&rank.to_string())).unwrap();
-        assert_eq!(counts(&output), BTreeMap::from([(rank, lines)]));
+    for carrier in CARRIERS {
+        let lines = 300_000;
+        let script = format!("{COUNT} {lines}; [ $IOF_RANK != 3 ] || exit 7");
+        // A cut in the middle of a line ends the wait for the rest of the line, so each rank has a
+        // file.
+        let file = |rank: &str| format!("{}/out.{rank}", rig.site.path().display());
+        let options = ["--hosts", "a:2,b:2", "-n", "4", "--map-by", "node", "-o", &file("%t")];
+        let run = rig.run_by_ssh(PATIENCE, &[carrier, &options].concat(), &script);
+        let length = |rank| fs::metadata(file(rank)).map_or(0, |data| data.len());
+        wait_for("output of both nodes", || (length("0") > 0 && length("1") > 0).then_some(()));
+        rig.set_link("a", "down");
+        // The time of the cut.
+        std::thread::sleep(Duration::from_millis(800));
+        rig.set_link("a", "up");
+        let done = run.finish();
+        assert_eq!(done.code, 7, "{done:?}");
+        for rank in 0..4 {
+            let output = fs::read_to_string(file(&rank.to_string())).unwrap();
+            assert_eq!(counts(&output), BTreeMap::from([(rank, lines)]));
+        }
     }
 }
 
@@ -155,27 +166,33 @@ fn all_bytes_of_two_nodes_arrive_over_ssh_also_through_a_short_cut() {
 #[ignore = "starts servers"]
 fn stdin_and_signals_reach_the_ranks_over_ssh() {
     let Some(rig) = Rig::start("ssh") else { return };
-    let script = "cat; trap 'exit 5' USR1; echo ready; while :; do sleep 0.01; done";
-    let mut run = rig.run_by_ssh(PATIENCE, &["--hosts", "a,b", "-n", "2", "--stdin", "all"], script);
-    let input = "some line\n".repeat(20_000);
-    let mut stdin = run.stdin();
-    let mut stdout = BufReader::new(run.stdout());
-    let copied = input.clone();
-    let writer = std::thread::spawn(move || stdin.write_all(copied.as_bytes()).unwrap());
-    let (mut copies, mut ready) = (0, 0);
-    while ready < 2 {
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        match line.as_str() {
-            "ready\n" => ready += 1,
-            _ => copies += line.len(),
+    for carrier in CARRIERS {
+        let script = "cat; trap 'exit 5' USR1; echo ready; while :; do sleep 0.01; done";
+        let mut run = rig.run_by_ssh(
+            PATIENCE,
+            &[carrier, &["--hosts", "a,b", "-n", "2", "--stdin", "all"]].concat(),
+            script,
+        );
+        let input = "some line\n".repeat(20_000);
+        let mut stdin = run.stdin();
+        let mut stdout = BufReader::new(run.stdout());
+        let copied = input.clone();
+        let writer = std::thread::spawn(move || stdin.write_all(copied.as_bytes()).unwrap());
+        let (mut copies, mut ready) = (0, 0);
+        while ready < 2 {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            match line.as_str() {
+                "ready\n" => ready += 1,
+                _ => copies += line.len(),
+            }
         }
+        writer.join().unwrap();
+        assert_eq!(copies, 2 * input.len());
+        let done = Process::start(rig.site.iof("kill").args(["demo", "USR1"])).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+        assert_eq!(run.wait(), 5);
     }
-    writer.join().unwrap();
-    assert_eq!(copies, 2 * input.len());
-    let done = Process::start(rig.site.iof("kill").args(["demo", "USR1"])).finish();
-    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
-    assert_eq!(run.wait(), 5);
 }
 
 #[test]
@@ -216,54 +233,62 @@ fn a_cut_of_ssh_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_jo
 #[ignore = "starts servers"]
 fn with_reattach_a_long_cut_of_ssh_loses_nothing_and_a_node_goes_on_over_a_new_connection() {
     let Some(rig) = Rig::start("ssh") else { return };
-    let file = |name: &str| format!("{}/{name}", rig.site.path().display());
-    let script = format!(
-        "trap 'echo $IOF_RANK 2 >> {0}' USR1; i=0; while [ ! -e {1} ]; do i=$((i+1)); echo $IOF_RANK $i; done; \
-         [ $IOF_RANK = 0 ] || exit 7",
-        file("signalled"),
-        file("stop")
-    );
-    let options = ["--hosts", "a,b", "-n", "2", "--reattach", "300", "-o", &file("out.%t")];
-    let run = rig.run_by_ssh(3, &options, &script);
-    let length = |rank: u32| fs::metadata(file(&format!("out.{rank}"))).map_or(0, |data| data.len());
-    let wait_for_more = |rank| {
-        let before = length(rank);
-        wait_for("more output", || (length(rank) > before + 100_000).then_some(()));
-    };
-    for rank in [0, 1] {
-        wait_for_more(rank);
-    }
-    let first = run.running("ssh");
-    assert_eq!(first.len(), 2);
-    rig.set_link("a", "down");
-    wait_for("the end of a connection", || {
-        let running = run.running("ssh");
-        first.iter().any(|ssh| !running.contains(ssh)).then_some(())
-    });
-    wait_for_more(1);
-    let done = Process::start(rig.site.iof("kill").args(["demo", "USR1"])).finish();
-    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
-    rig.set_link("a", "up");
-    wait_for("the signal on both nodes", || {
-        let signalled = fs::read_to_string(file("signalled")).unwrap_or_default();
-        (signalled.lines().count() == 2).then_some(())
-    });
-    for rank in [0, 1] {
-        wait_for_more(rank);
-    }
-    fs::write(file("stop"), "").unwrap();
-    let done = run.finish();
-    assert_eq!(done.code, 7, "{done:?}");
-    // The first attempt over a link that is down may print a line.
-    let (ssh, told): (Vec<&str>, Vec<&str>) = done.stderr.lines().partition(|line| line.starts_with("ssh: "));
-    assert!(
-        ssh.len() <= 1 && told.len() == 1 && told[0].contains("on b) ended with exit code 7"),
-        "{}",
-        done.stderr
-    );
-    for rank in 0..2 {
-        let output = fs::read_to_string(file(&format!("out.{rank}"))).unwrap();
-        assert_eq!(counts(&output).keys().copied().collect::<Vec<_>>(), [rank]);
+    for carrier in CARRIERS {
+        let file = |name: &str| format!("{}/{name}", rig.site.path().display());
+        ["stop", "signalled"].iter().for_each(|name| drop(fs::remove_file(file(name))));
+        let script = format!(
+            "trap 'echo $IOF_RANK 2 >> {0}' USR1; i=0; while [ ! -e {1} ]; do i=$((i+1)); echo $IOF_RANK $i; done; \
+             [ $IOF_RANK = 0 ] || exit 7",
+            file("signalled"),
+            file("stop")
+        );
+        let options = ["--hosts", "a,b", "-n", "2", "--reattach", "300", "-o", &file("out.%t")];
+        let run = rig.run_by_ssh(3, &[carrier, &options].concat(), &script);
+        let length = |rank: u32| fs::metadata(file(&format!("out.{rank}"))).map_or(0, |data| data.len());
+        let wait_for_more = |rank| {
+            let before = length(rank);
+            wait_for("more output", || (length(rank) > before + 100_000).then_some(()));
+        };
+        for rank in [0, 1] {
+            wait_for_more(rank);
+        }
+        let first = run.running("ssh");
+        assert_eq!(first.len(), 2);
+        rig.set_link("a", "down");
+        if !carrier.is_empty() {
+            rig.destroy_connections(&["dst", "10.77.1.2"]);
+        }
+        wait_for("the end of a connection", || {
+            let running = run.running("ssh");
+            first.iter().any(|ssh| !running.contains(ssh)).then_some(())
+        });
+        wait_for_more(1);
+        let done = Process::start(rig.site.iof("kill").args(["demo", "USR1"])).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+        rig.set_link("a", "up");
+        wait_for("the signal on both nodes", || {
+            let signalled = fs::read_to_string(file("signalled")).unwrap_or_default();
+            (signalled.lines().count() == 2).then_some(())
+        });
+        for rank in [0, 1] {
+            wait_for_more(rank);
+        }
+        fs::write(file("stop"), "").unwrap();
+        let done = run.finish();
+        assert_eq!(done.code, 7, "{done:?}");
+        // The first attempt over a link that is down may print a line, and so may the end of an ssh that has
+        // only started an agent.
+        let is_of_ssh = |line: &&str| line.starts_with("ssh: ") || line.starts_with("client_loop: ");
+        let (ssh, told): (Vec<&str>, Vec<&str>) = done.stderr.lines().partition(is_of_ssh);
+        assert!(
+            ssh.len() <= 1 && told.len() == 1 && told[0].contains("on b) ended with exit code 7"),
+            "{}",
+            done.stderr
+        );
+        for rank in 0..2 {
+            let output = fs::read_to_string(file(&format!("out.{rank}"))).unwrap();
+            assert_eq!(counts(&output).keys().copied().collect::<Vec<_>>(), [rank]);
+        }
     }
 }
 
@@ -304,47 +329,117 @@ fn a_tool_on_a_node_reaches_the_agent_that_ssh_has_started_there() {
 fn a_front_end_that_stands_still_stops_the_ranks_over_ssh_and_loses_nothing() {
     const LENGTH: usize = 64 << 20;
     let Some(rig) = Rig::start("ssh") else { return };
-    let mark = format!("{}/pid", rig.site.path().display());
-    let script = format!("echo $$ > {mark}; exec head -c {LENGTH} /dev/zero");
-    let mut run = rig.run_by_ssh(PATIENCE, &["--hosts", "a", "-n", "1"], &script);
-    let mut stdout = run.stdout();
-    let mut first = [0];
-    stdout.read_exact(&mut first).unwrap();
-    run.signal(Signal::SIGSTOP);
-    let pid = fs::read_to_string(&mark).unwrap();
-    let mut written = 0u64;
-    wait_for("the rank to stop", || {
-        let io = fs::read_to_string(format!("/proc/{}/io", pid.trim())).unwrap_or_default();
-        let now = io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap_or(0);
-        std::thread::sleep(Duration::from_millis(300));
-        let is_still = now > 0 && now == written;
-        written = now;
-        is_still.then_some(())
-    });
-    // The cache of the front end, the window, the cache of the agent, and three pipes.
-    assert!(written < 4 << 20, "{written}");
-    run.signal(Signal::SIGCONT);
-    let mut rest = Vec::new();
-    stdout.read_to_end(&mut rest).unwrap();
-    assert_eq!((rest.len() + 1, run.wait()), (LENGTH, 0));
-    println!("a rank whose front end stood still had written {written} bytes");
+    for carrier in CARRIERS {
+        let mark = format!("{}/pid", rig.site.path().display());
+        let script = format!("echo $$ > {mark}; exec head -c {LENGTH} /dev/zero");
+        let mut run = rig.run_by_ssh(PATIENCE, &[carrier, &["--hosts", "a", "-n", "1"]].concat(), &script);
+        let mut stdout = run.stdout();
+        let mut first = [0];
+        stdout.read_exact(&mut first).unwrap();
+        run.signal(Signal::SIGSTOP);
+        let pid = fs::read_to_string(&mark).unwrap();
+        let mut written = 0u64;
+        wait_for("the rank to stop", || {
+            let io = fs::read_to_string(format!("/proc/{}/io", pid.trim())).unwrap_or_default();
+            let now =
+                io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap_or(0);
+            std::thread::sleep(Duration::from_millis(300));
+            let is_still = now > 0 && now == written;
+            written = now;
+            is_still.then_some(())
+        });
+        // The cache of the front end, the window, the cache of the agent, and three pipes.
+        assert!(written < 4 << 20, "{written}");
+        run.signal(Signal::SIGCONT);
+        let mut rest = Vec::new();
+        stdout.read_to_end(&mut rest).unwrap();
+        assert_eq!((rest.len() + 1, run.wait()), (LENGTH, 0));
+        println!("a rank whose front end stood still had written {written} bytes");
+    }
 }
 
 #[test]
 #[ignore = "starts servers"]
 fn in_an_allocation_of_slurm_srun_starts_the_ranks_on_its_nodes() {
     let Some(rig) = Rig::start("slurm") else { return };
-    let run =
-        |options: &[&str], script: &str| Process::start(&mut rig.command_by_srun(options, script)).finish();
-    let done = run(&["-n", "6", "--output", "tag-detailed"], "echo");
-    let mut hosts: Vec<&str> = done.text().lines().map(|line| line.split(':').next().unwrap()).collect();
-    hosts.sort_unstable();
-    let expected = ["[demo,0][n1", "[demo,1][n1", "[demo,2][n2", "[demo,3][n2", "[demo,4][n3", "[demo,5][n3"];
-    assert_eq!((done.code, hosts), (0, expected.to_vec()), "{done:?}");
-    let done = run(&["-n", "3", "--map-by", "node"], &format!("{COUNT} 100000; exit $IOF_RANK"));
-    assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, 100_000)).collect());
-    assert!(done.code == 1 || done.code == 2, "{done:?}");
-    assert!(done.stderr.contains(" on n2) ended with exit code 1"), "{}", done.stderr);
+    for carrier in CARRIERS {
+        let run = |options: &[&str], script: &str| {
+            Process::start(&mut rig.command_by_srun(&[carrier, options].concat(), script)).finish()
+        };
+        let done = run(&["-n", "6", "--output", "tag-detailed"], "echo");
+        let mut hosts: Vec<&str> = done.text().lines().map(|line| line.split(':').next().unwrap()).collect();
+        hosts.sort_unstable();
+        let expected =
+            ["[demo,0][n1", "[demo,1][n1", "[demo,2][n2", "[demo,3][n2", "[demo,4][n3", "[demo,5][n3"];
+        assert_eq!((done.code, hosts), (0, expected.to_vec()), "{done:?}");
+        let done = run(&["-n", "3", "--map-by", "node"], &format!("{COUNT} 100000; exit $IOF_RANK"));
+        assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, 100_000)).collect());
+        assert!(done.code == 1 || done.code == 2, "{done:?}");
+        assert!(done.stderr.contains(" on n2) ended with exit code 1"), "{}", done.stderr);
+    }
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn one_step_of_slurm_starts_all_agents_that_connect_by_tcp_and_lets_them_connect_again() {
+    let Some(rig) = Rig::start("slurm") else { return };
+    let script = "echo $IOF_RANK ready; read line; echo $IOF_RANK $line";
+    let carrier = ["--carrier", "tcp:10.77.1.1:7100"];
+    let options =
+        [&carrier[..], &["-n", "3", "--map-by", "node", "--stdin", "all", "--reattach", "60"]].concat();
+    let mut run = Process::start(&mut rig.command_by_srun(&options, script));
+    let (mut stdin, mut stdout) = (run.stdin(), BufReader::new(run.stdout()));
+    let mut lines = String::new();
+    for _ in 0..3 {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    let mut steps = rig.inside();
+    steps.env("SLURM_CONF", rig.site.path().join("slurm.conf")).args(["squeue", "--steps", "-h", "-o", "%i"]);
+    let steps = String::from_utf8(steps.output().unwrap().stdout).unwrap();
+    assert_eq!(
+        steps.lines().filter(|step| step.ends_with(".0") || step.ends_with(".1")).count(),
+        1,
+        "{steps}"
+    );
+    let to_front_end = ["dport", "=", ":7100"];
+    let ports = || {
+        let found =
+            rig.inside().args(["ss", "-Htn", "state", "established"]).args(to_front_end).output().unwrap();
+        let found = String::from_utf8(found.stdout).unwrap();
+        found.lines().map(|line| line.split_whitespace().nth(2).unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let before = ports();
+    assert_eq!(before.len(), 3);
+    rig.destroy_connections(&to_front_end);
+    wait_for("other connections", || (ports().len() == 3 && ports().is_disjoint(&before)).then_some(()));
+    writeln!(stdin, "again").unwrap();
+    drop(stdin);
+    stdout.read_to_string(&mut lines).unwrap();
+    assert_eq!(run.wait(), 0);
+    let mut lines: Vec<&str> = lines.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 again", "0 ready", "1 again", "1 ready", "2 again", "2 ready"]);
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn a_cut_of_tcp_is_noticed_as_one_of_ssh_and_breaks_the_streams_of_its_node() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let script = "echo $IOF_RANK 1; exec sleep 1000";
+    let options = ["--hosts", "a,b", "-n", "2", "--kill-wait", "1"];
+    let mut run = rig.run_by_ssh(PATIENCE, &[CARRIERS[1], &options].concat(), script);
+    let (mut stdout, mut output) = (BufReader::new(run.stdout()), String::new());
+    let stderr = iof_testing::pipes::collect(run.stderr());
+    for _ in 0..2 {
+        stdout.read_line(&mut output).unwrap();
+    }
+    rig.set_link("a", "down");
+    stdout.read_to_string(&mut output).unwrap();
+    let code = run.wait();
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    let lost = "node a is lost with rank 0: cannot read from its carrier: ";
+    assert!(code == 1 && errors.contains(lost), "{errors}");
+    assert_eq!(counts(&output).len(), 2);
 }
 
 #[test]
@@ -414,15 +509,23 @@ fn assert_that_nothing_outlives_an_agent_and_a_front_end(run: &Process) {
 #[ignore = "starts servers"]
 fn no_process_outlives_an_agent_or_a_front_end_that_is_killed_over_ssh() {
     let Some(rig) = Rig::start("ssh") else { return };
-    let options = ["--hosts", "a,b", "-n", "2", "--kill-on-bad-exit=0"];
-    assert_that_nothing_outlives_an_agent_and_a_front_end(&rig.run_by_ssh(PATIENCE, &options, FAMILY));
+    for carrier in CARRIERS {
+        let options = ["--hosts", "a,b", "-n", "2", "--kill-on-bad-exit=0"];
+        assert_that_nothing_outlives_an_agent_and_a_front_end(&rig.run_by_ssh(
+            PATIENCE,
+            &[carrier, &options].concat(),
+            FAMILY,
+        ));
+    }
 }
 
 #[test]
 #[ignore = "starts servers"]
 fn no_process_outlives_an_agent_or_a_front_end_that_is_killed_over_srun() {
     let Some(rig) = Rig::start("slurm") else { return };
-    let options = ["-n", "2", "--map-by", "node", "--kill-on-bad-exit=0"];
-    let run = Process::start(&mut rig.command_by_srun(&options, FAMILY));
-    assert_that_nothing_outlives_an_agent_and_a_front_end(&run);
+    for carrier in CARRIERS {
+        let options = ["-n", "2", "--map-by", "node", "--kill-on-bad-exit=0"];
+        let run = Process::start(&mut rig.command_by_srun(&[carrier, &options].concat(), FAMILY));
+        assert_that_nothing_outlives_an_agent_and_a_front_end(&run);
+    }
 }

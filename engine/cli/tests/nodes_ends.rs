@@ -341,7 +341,7 @@ fn a_start_that_fails_at_its_carrier_is_told_with_the_remedy_for_its_exit_status
 
 #[test]
 fn an_agent_that_speaks_wrongly_is_cut_off() {
-    let site = Site::new();
+    let site = Site::over_stdin();
     let start = |message: ToFrontEnd| [Frame::HELLO.header().unwrap().to_vec(), message.frame().unwrap()];
     let frames = start(ToFrontEnd::Started { pids: vec![1] }).concat();
     let done = run_hostile(&site, &frames, "a");
@@ -351,7 +351,7 @@ fn an_agent_that_speaks_wrongly_is_cut_off() {
 
 #[test]
 fn an_agent_that_speaks_wrongly_has_time_to_end_its_ranks() {
-    let site = Site::new();
+    let site = Site::over_stdin();
     let (mut gate, mut end, path) = (site.gate("gate"), site.gate("end"), site.path().join("carrier"));
     // The carrier of b is its agent. Another process passes on its output, and adds bytes that are
     // not a frame.
@@ -414,7 +414,7 @@ fn started_and(message: &ToFrontEnd, times: usize) -> Vec<u8> {
 
 #[test]
 fn an_agent_that_answers_what_it_was_not_asked_is_cut_off_in_each_phase() {
-    let site = Site::new();
+    let site = Site::over_stdin();
     let frames = started_and(&ToFrontEnd::StdinTaken { call: 7, answer: Ok(Vec::new()) }, 1);
     let reason = "its agent is cut off: no piece of stdin with number 7 waits for an answer of this node";
     let done = run_hostile(&site, &frames, "a,b");
@@ -427,7 +427,7 @@ fn an_agent_that_answers_what_it_was_not_asked_is_cut_off_in_each_phase() {
 
 #[test]
 fn an_agent_that_does_not_read_the_answers_to_its_log_requests_is_cut_off() {
-    let site = Site::new();
+    let site = Site::over_stdin();
     let log = ToFrontEnd::Log { call: 1, log: Log { data: Vec::new(), directives: Vec::new() } };
     // More than the pipe of the carrier takes in addition.
     let done = run_hostile(&site, &started_and(&log, 4 * MAX_ANSWERS_OF_NODE), "a");
@@ -488,7 +488,7 @@ fn stopped_ranks_of_other_nodes_end_at_a_signal_that_asks_to_end() {
 
 #[test]
 fn text_before_the_first_frame_of_an_agent_is_shown_up_to_a_limit() {
-    let site = Site::new();
+    let site = Site::over_stdin();
     let greet = |text: &str| {
         let script = format!("#!/bin/sh\n{text}\nexec sh -c \"$1\"\n");
         site.install_script(&script, "greet").to_str().unwrap().to_owned()
@@ -565,7 +565,7 @@ fn a_front_end_and_an_agent_of_another_version_refuse_each_other_with_both_numbe
         "is cut off: the other end has version {theirs} of the frames, and this one version {ours}: install the same \
          iof"
     );
-    let done = run_hostile(&Site::new(), &hello, "a");
+    let done = run_hostile(&Site::over_stdin(), &hello, "a");
     let told = format!("iof: cannot start ranks on a: its agent {reason}\n");
     assert_eq!((done.code, done.stderr), (1, told));
     let mut agent = Process::start(iof().arg("agent"));

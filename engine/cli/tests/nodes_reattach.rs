@@ -1,12 +1,16 @@
-//! Jobs on several nodes whose carriers are cut and replaced (`--reattach`).
+//! Jobs on several nodes whose carriers are cut and replaced (`--reattach`). With `IOF_TEST_CARRIER`, they are TCP
+//! connections over a proxy.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write, pipe};
-use std::os::fd::AsFd;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::ChildStdout;
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use iof_nodes::Frame;
 use iof_nodes::limits::MAX_LINKS;
@@ -24,24 +28,82 @@ use nix::unistd::Pid;
 /// on this node, with two processes between each of them and its front end.
 struct Node {
     site: Site,
+    is_tcp: bool,
+}
+
+/// Starts a proxy for the connections of the agent of a host. The front end's address is in the file `front`.
+/// Each connection goes through two processes. While the file `down` exists, none is made.
+fn start_proxy(wire: &Path, host: &'static str) {
+    let (wire, directory) = (wire.to_owned(), wire.parent().unwrap().to_owned());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    fs::write(directory.join(format!("proxy.{host}")), format!("{}\n", listener.local_addr().unwrap()))
+        .unwrap();
+    thread::spawn(move || {
+        for agent in listener.incoming().map_while(Result::ok) {
+            if directory.join("down").exists() {
+                let tried = fs::File::options().create(true).append(true).open(directory.join("tried"));
+                tried.unwrap().write_all(b"\n").unwrap();
+                continue;
+            }
+            let told = |file| fs::read_to_string(directory.join(file)).map(|text| text.trim().to_owned());
+            let Ok(front) = told("front").and_then(TcpStream::connect) else { continue };
+            let start = |way, from: &TcpStream, to: &TcpStream| {
+                let file = |stream: &TcpStream| OwnedFd::from(stream.try_clone().unwrap());
+                let mut wire = Command::new(&wire);
+                wire.env("IOF_TEST_STARTED_BY", told("mark").unwrap()).env("NODE", host).env("WAY", way);
+                wire.stdin(file(from)).stdout(file(to)).stderr(Stdio::null()).spawn().unwrap()
+            };
+            let mut wires = vec![
+                (start("down", &front, &agent), agent.try_clone().unwrap()),
+                (start("up", &agent, &front), front),
+            ];
+            thread::spawn(move || {
+                // Until one is killed, or both have passed on an end.
+                while !wires.is_empty() {
+                    thread::sleep(Duration::from_millis(2));
+                    let is_killed = |status: ExitStatus| status.code().is_none();
+                    let statuses: Vec<_> =
+                        wires.iter_mut().map(|(wire, _)| wire.try_wait().unwrap()).collect();
+                    let how = if statuses.iter().flatten().any(|status| is_killed(*status)) {
+                        Shutdown::Both
+                    } else {
+                        Shutdown::Write
+                    };
+                    for (index, status) in statuses.iter().enumerate().rev() {
+                        if status.is_some() || how == Shutdown::Both {
+                            let (mut wire, to) = wires.remove(index);
+                            drop((to.shutdown(how), wire.kill(), wire.wait()));
+                        }
+                    }
+                }
+            });
+        }
+    });
 }
 
 impl Node {
     fn new() -> Node {
         let site = Site::new();
-        site.install(Path::new("/bin/cat"), "wire");
+        let wire = site.install(Path::new("/bin/cat"), "wire");
+        let is_tcp = std::env::var("IOF_TEST_CARRIER").is_ok();
+        if is_tcp {
+            ["a", "b", "c"].iter().for_each(|host| start_proxy(&wire, host));
+        }
+        let dial = "export NODE=$1; read front; echo $front >front; echo $IOF_TEST_STARTED_BY >mark\n\
+                    { cat proxy.$1; cat; } | sh -c \"$2\"\n";
         // The shell keeps neither end, so that the end of a wire is the end of the carrier's output
         // or input. While the file `down` exists, no carrier starts; with `held` the one of node a
         // waits.
-        let script = "cd ${0%/*}; if [ -e down ]; then echo >> tried; exit 1; fi\n\
-                      while [ $1 = a ] && [ -e held ]; do sleep 0.01; done\n\
-                      exec 3>&1 4<&0 >/dev/null </dev/null\n\
+        let begin = "cd ${0%/*}; if [ -e down ]; then echo >> tried; exit 1; fi\n\
+                     while [ $1 = a ] && [ -e held ]; do sleep 0.01; done\n";
+        let wires = "exec 3>&1 4<&0 >/dev/null </dev/null\n\
                       export NODE=$1\n\
                       WAY=down ./wire <&4 3>&- | sh -c \"$2\" 3>&- 4<&- | ./wire >&3 4<&- &\n\
                       exec 3>&- 4<&-\n\
                       wait\n";
+        let script = [begin, if is_tcp { dial } else { wires }].concat();
         fs::write(site.path().join("carrier"), script).unwrap();
-        Node { site }
+        Node { site, is_tcp }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -208,7 +270,10 @@ fn a_job_starts_although_a_carrier_is_cut_before_its_ranks_are_started() {
     let run = node.start(&["--reattach", "60"], &script);
     let is_down = |wire: &u32| has_variable(*wire, "NODE=b") && has_variable(*wire, "WAY=down");
     let wire = wait_for("the carrier of b", || run.running("wire").into_iter().find(is_down));
-    let is_ready = |agent: &u32| has_variable(*agent, "NODE=b") && has_thread(*agent, "iof-listen");
+    let is_ready = |agent: &u32| {
+        has_variable(*agent, "NODE=b")
+            && ["iof-listen", "iof-dial"].iter().any(|name| has_thread(*agent, name))
+    };
     wait_for("the agent of b", || run.running("iof").iter().any(is_ready).then_some(()));
     send(wire, Signal::SIGSTOP);
     wait_for("the carrier to stop", || (Stat::of(wire)?.state == 'T').then_some(()));
@@ -275,13 +340,19 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
     let code = run.wait();
     let errors = String::from_utf8(stderr.get()).unwrap();
     assert_eq!(code, 1, "{errors}");
+    let (ended, failed) = match node.is_tcp {
+        true => ("its connection has ended", "its agent does not connect"),
+        false => ("its carrier ended with ", "its carrier ended with exit status: 1"),
+    };
+    let reason = format!(
+        ", and no other one reached its agent in 0.5 s: {failed}; of its unfinished output 6 bytes arrived, at least 0 \
+         are missing, and what "
+    );
     for (host, rank) in [("a", 0), ("b", 1)] {
-        let lost = format!("iof: job demo: node {host} is lost with rank {rank}: its carrier ended with ");
+        let lost = format!("iof: job demo: node {host} is lost with rank {rank}: {ended}");
         let line = errors.lines().find(|line| line.starts_with(&lost));
         let line = line.unwrap_or_else(|| panic!("{errors}"));
-        let reason = ", and no other one reached its agent in 0.5 s: its carrier ended with exit status: 1; of its \
-                      unfinished output 6 bytes arrived, at least 0 are missing, and what ";
-        assert!(line.contains(reason), "{errors}");
+        assert!(line.contains(&reason), "{errors}");
     }
     assert!(errors.contains("unknown exit status: 2 ranks (0-1); 12 bytes forwarded, 0 lost, at least 0 missing from lost nodes"), "{errors}");
     let mut rest = String::new();
@@ -421,6 +492,10 @@ fn an_agent_that_stood_still_when_its_node_was_given_up_ends_when_no_carrier_com
 #[test]
 fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
     let node = Node::new();
+    if node.is_tcp {
+        // No command reaches the agent.
+        return;
+    }
     let (mut run, _stdout) =
         node.start_ready(&["--reattach", "1000", "--kill-wait", "0.1"], "exec sleep 1000");
     let stderr = iof_testing::pipes::collect(run.stderr());
@@ -435,6 +510,10 @@ fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
 #[test]
 fn a_link_without_the_session_of_the_edge_changes_nothing() {
     let node = Node::new();
+    if node.is_tcp {
+        // No command reaches the agent.
+        return;
+    }
     let script = "while read line; do echo \"$IOF_RANK $line\"; done";
     let (mut run, mut stdout) = node.start_ready(&["--reattach", "60", "--stdin", "1"], script);
     let mut stdin = run.stdin();
@@ -466,6 +545,10 @@ fn a_link_without_the_session_of_the_edge_changes_nothing() {
 #[test]
 fn links_that_say_nothing_are_bounded_and_give_way_to_the_carrier_of_the_front_end() {
     let node = Node::new();
+    if node.is_tcp {
+        // No command reaches the agent.
+        return;
+    }
     let script = "while read line; do echo \"$IOF_RANK $line\"; done";
     let (mut run, mut stdout) = node.start_ready(&["--reattach", "300", "--stdin", "1"], script);
     let path = socket_of(&node, agent_of(&run, "b"));

@@ -23,6 +23,8 @@ pub struct Site {
     directory: TempDir,
     /// The value of `--backend` for `iof run`; `None` for its default.
     backend: Option<String>,
+    /// The value of `--carrier` for `iof run --rsh`; `None` for the stdin and stdout of that command.
+    carrier: Option<String>,
 }
 
 /// One stream in the answer to `iof query stats --json`.
@@ -61,10 +63,17 @@ pub fn found(done: &Done) -> Vec<Value> {
 }
 
 impl Site {
-    /// Returns a site on the backend in `IOF_TEST_BACKEND`, so that all tests can be run on either
-    /// backend.
+    /// Returns a site on the backend in `IOF_TEST_BACKEND` and over the carrier in `IOF_TEST_CARRIER`, so
+    /// that all tests can be run on either backend, and those of several nodes over either carrier.
     pub fn new() -> Site {
-        Site { directory: tempfile::tempdir().unwrap(), backend: std::env::var("IOF_TEST_BACKEND").ok() }
+        let [backend, carrier] =
+            ["BACKEND", "CARRIER"].map(|name| std::env::var(format!("IOF_TEST_{name}")).ok());
+        Site { directory: tempfile::tempdir().unwrap(), backend, carrier }
+    }
+
+    /// Returns a site whose agents have the stdin and stdout of their command as the connection.
+    pub fn over_stdin() -> Site {
+        Site { carrier: None, ..Site::new() }
     }
 
     pub fn on(backend: &str) -> Site {
@@ -90,7 +99,9 @@ impl Site {
     /// Starts `iof run OPTIONS -- PROGRAM...`
     pub fn run<P: AsRef<OsStr>>(&self, options: &[&str], program: impl IntoIterator<Item = P>) -> Process {
         let backend = self.backend.iter().flat_map(|backend| ["--backend", backend]);
-        Process::start(self.iof("run").args(backend).args(options).arg("--").args(program))
+        let carrier = self.carrier.iter().filter(|_| options.contains(&"--rsh"));
+        let carrier = carrier.flat_map(|carrier| ["--carrier", carrier]);
+        Process::start(self.iof("run").args(backend).args(carrier).args(options).arg("--").args(program))
     }
 
     /// Starts `iof run OPTIONS -- sh -c SCRIPT`.
