@@ -50,12 +50,15 @@ impl NodeConnection {
 /// A function that connects to a new agent on a host.
 type Connect = dyn Fn(&str) -> io::Result<NodeConnection> + Send + Sync;
 
-/// An agent that was started, and connects itself.
-pub(crate) struct InvitedAgent {
+/// An agent that was started.
+pub(crate) struct StartedAgent {
     pub end: CarrierEnd,
+    /// The connection of its carrier, unless it connects itself.
+    pub files: Option<NodeConnection>,
     /// What the carrier prints.
     pub errors: Option<File>,
-    pub token: NodeToken,
+    /// The token of an agent that connects itself.
+    pub token: Option<NodeToken>,
 }
 
 /// How the front end reaches its agents.
@@ -180,7 +183,7 @@ impl Carriers {
         nodes: &[Node],
         number: usize,
         guardian: Option<&Guardian>,
-    ) -> io::Result<BTreeMap<usize, InvitedAgent>> {
+    ) -> io::Result<BTreeMap<usize, StartedAgent>> {
         let Kind::Dials { template, agent, dials } = &self.0 else { return Ok(BTreeMap::new()) };
         let started = |index: &usize| template.is_of_all() || *index == number;
         let nodes = nodes.iter().enumerate().filter(|(index, _)| started(index));
@@ -191,7 +194,7 @@ impl Carriers {
         let hosts: Vec<&str> = invited.iter().map(|(_, host, _)| *host).collect();
         let (end, mut errors) = template.start_agents(&hosts, agent, invitation, guardian)?;
         let agents = invited.into_iter().map(|(index, _, token)| {
-            (index, InvitedAgent { end: end.clone(), errors: errors.take(), token })
+            (index, StartedAgent { end: end.clone(), files: None, errors: errors.take(), token: Some(token) })
         });
         Ok(agents.collect())
     }

@@ -1,7 +1,6 @@
 //! The start of all agents, and of all ranks when the agents are ready.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
@@ -11,12 +10,11 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender};
 use iof_capture::Guardian;
 use iof_engine::{Engine, Node};
-use iof_nodes::proof::NodeToken;
 use iof_nodes::{FrontEnd, ToAgent, ToFrontEnd, window};
 
 use super::{Launch, Starts};
-use crate::carrier::{Carrier, CarrierEnd};
-use crate::carriers::{InvitedAgent, NodeConnection};
+use crate::carrier::Carrier;
+use crate::carriers::{NodeConnection, StartedAgent};
 use crate::driver::driven::Driven;
 use crate::driver::{Command, DriverInbox, EdgeDriver};
 use crate::edge::{Edge, EdgeEnds, NodeEvent, NumberedEvent};
@@ -78,7 +76,7 @@ pub(super) struct AgentStarts<'a> {
     events: Sender<NumberedEvent>,
     driver: Arc<DriverInbox>,
     /// The agents that were started and connect themselves, until their edges are driven.
-    invited: BTreeMap<usize, InvitedAgent>,
+    invited: BTreeMap<usize, StartedAgent>,
     began: Instant,
     step: StartStep,
     /// The nodes whose agents were not started yet.
@@ -242,7 +240,7 @@ impl<'a> AgentStarts<'a> {
         let guardian = if limit.is_zero() { self.engine.guardian() } else { None };
         let started = self.start_carrier(number, node, guardian.as_deref());
         self.engine.check_guardian();
-        let (end, files, errors, token) =
+        let StartedAgent { end, files, errors, token } =
             started.map_err(|error| RemoteStartError::Carrier { host: host.clone(), error })?;
         let (down, up) = files.map(|files| (files.down, files.up)).unzip();
         let ends = EdgeEnds::new(host, FrontEnd::new(&node.ranks, window(edges)), end, down);
@@ -264,23 +262,22 @@ impl<'a> AgentStarts<'a> {
         Ok(edge)
     }
 
-    /// Starts the carrier of a node, and returns its files; or an agent that connects itself, and returns its
-    /// token. Those of other nodes may be started with it.
+    /// Starts the agent of a node. Those of other nodes may be started with it.
     fn start_carrier(
         &mut self,
         number: usize,
         node: &Node,
         guardian: Option<&Guardian>,
-    ) -> io::Result<(CarrierEnd, Option<NodeConnection>, Option<File>, Option<NodeToken>)> {
+    ) -> io::Result<StartedAgent> {
         let carriers = self.launch.carriers;
         if carriers.dials().is_some() && !self.invited.contains_key(&number) {
             self.invited.extend(carriers.start_agents(&self.remote.nodes, number, guardian)?);
         }
-        if let Some(InvitedAgent { end, errors, token }) = self.invited.remove(&number) {
-            return Ok((end, None, errors, Some(token)));
+        if let Some(started) = self.invited.remove(&number) {
+            return Ok(started);
         }
         let Carrier { end, down, up, errors } = carriers.start(&node.host, None, false, guardian)?;
-        Ok((end, Some(NodeConnection { down, up }), errors, None))
+        Ok(StartedAgent { end, files: Some(NodeConnection { down, up }), errors, token: None })
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.
