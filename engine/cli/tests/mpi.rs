@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 /// Functions by which a rank speaks PMI-1.
-const CLIENT: &str = r#"
+pub const CLIENT: &str = r#"
 ask() { echo "$1" >&$PMI_FD; read -r -u $PMI_FD reply; }
 init() { ask 'cmd=init pmi_version=1 pmi_subversion=1'; }
 barrier() { ask cmd=barrier_in; }
@@ -35,7 +35,7 @@ fn run(options: &[&str], script: &str) -> Done {
 }
 
 /// Returns the lines of stdout in order of the alphabet.
-fn lines(done: &Done) -> Vec<&str> {
+pub fn lines(done: &Done) -> Vec<&str> {
     let mut lines: Vec<&str> = done.text().lines().collect();
     lines.sort_unstable();
     lines
@@ -262,6 +262,7 @@ int PMIx_server_register_client(void *rank, int user, int group, void *object, v
 int PMIx_server_setup_fork(void *rank, char ***list) { *list = calloc(1, sizeof(char *)); return call("fork"); }
 int PMIx_server_IOF_deliver(void *rank, int channel, void *bytes, void *infos, size_t count, void *done, void *data) { return 0; }
 int PMIx_Notify_event(int status, void *rank, int range, void *infos, size_t count, void *done, void *data) { return 0; }
+int PMIx_server_dmodex_request(void *rank, void *done, void *data) { return -1; }
 int PMIx_Parse_cpuset_string(const char *text, void *set) { return -1; }
 int PMIx_server_generate_locality_string(void *set, char **text) { return -1; }
 "#;
@@ -409,8 +410,10 @@ fn a_script_counts_as_its_interpreter_and_python_only_as_what_it_may_use() {
     let script = site.install_script(&format!("#!/usr/bin/env -S {}\n", program.display()), "script");
     let nodes = ["-n", "2", "--rsh", "sh -c", "--hosts", "a,b"];
     for command in [&["taskset", "-c", "0", script.to_str().unwrap()][..], &[script.to_str().unwrap()]] {
-        let done = site.run(&nodes, command).finish();
-        assert!(done.code == 2 && done.stderr.contains("MPI programs run on one node only"), "{done:?}");
+        for options in [&["-n", "2"][..], &nodes] {
+            let done = site.run(&[options, &["--mpi", "pmix"]].concat(), command).finish();
+            assert!(done.code == 1 && done.stderr.contains("each rank would be alone"), "{done:?}");
+        }
     }
     let python = site.path().join("python3");
     let compiled = Command::new("cc").arg(site.path().join("source.c")).arg("-o").arg(&python).status();

@@ -146,9 +146,7 @@ fn an_agent_with_another_token_is_refused_and_the_start_ends_in_time() {
 fn an_agent_that_gets_no_invitation_tells_so() {
     let done = start_edited(&Site::new(), "a", ": ", &[], "echo ran").finish();
     assert_eq!((done.code, done.text()), (1, ""));
-    assert!(
-        done.stderr.contains("no invitation arrived on stdin, which the command of --rsh must pass on")
-    );
+    assert!(done.stderr.contains("no invitation arrived on stdin, which the command of --rsh must pass on"));
     assert!(
         done.stderr.contains("cannot start ranks on a: its carrier ended with exit status: 1"),
         "{done:?}"
@@ -162,7 +160,10 @@ fn what_a_command_prints_that_starts_an_agent_is_shown() {
     let rsh = site.install_script(carrier, "carrier");
     let nodes = ["--hosts", "a", "-n", "1", "--rsh", rsh.to_str().unwrap(), "--carrier", "tcp:127.0.0.1"];
     let done = start_over(&site, &nodes, "echo ran").finish();
-    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "ran\n", "iof: a: Welcome\niof: a: to you\n"));
+    assert_eq!(
+        (done.code, done.text(), done.stderr.as_str()),
+        (0, "ran\n", "iof: a: Welcome\niof: a: to you\n")
+    );
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod nodes;
 mod nodes_ends;
 mod nodes_files;
 mod nodes_freezes;
+mod nodes_mpi;
 mod nodes_options;
 mod nodes_reattach;
 mod nodes_start;

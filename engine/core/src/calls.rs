@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
-use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank, Status, ToTool};
+use iof_proto::{Channel, Directives, Failure, Log, LogReport, Node, Nspace, Proc, Rank, Status, ToTool};
 use iof_shm_ring::{CreateError, Interaction};
 
 use crate::Core;
@@ -16,7 +16,7 @@ use crate::jobs::early_end::EarlyEndPolicy;
 use crate::jobs::job::{
     JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach, StdinAccess,
 };
-use crate::jobs::nodes::{Node, NodeId, NodeReport};
+use crate::jobs::nodes::{NodeId, NodeReport};
 use crate::streams::deliver_error::DeliverError;
 use crate::streams::delivery::Delivery;
 use crate::streams::options::StreamOptions;
@@ -35,6 +35,8 @@ pub struct NewJob<'a> {
     pub directives: &'a Directives,
     /// Whether it also has remote ranks.
     pub elsewhere: bool,
+    /// Whether another engine judges what its ranks do in MPI, and exchange: they are a part of its ranks.
+    pub is_part: bool,
     /// The local ranks.
     pub launching: BTreeMap<Rank, Launching>,
     /// The other nodes on which all of these ranks are to be started; none if they are local.
@@ -87,11 +89,21 @@ impl Core {
     /// other nodes does not take the name if the new job has ranks elsewhere, provided no rank
     /// occurs in both.
     pub fn begin_job(&mut self, new: NewJob<'_>) -> Option<JobId> {
-        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching, nodes, is_direct } =
-            new;
+        let NewJob {
+            nspace,
+            grace,
+            early_end_policy,
+            directives,
+            elsewhere,
+            is_part,
+            launching,
+            nodes,
+            is_direct,
+        } = new;
         let options = self.settings.options.under(directives);
         let job = JobState::new(grace, options, directives.forward);
         let job = job.launching_ranks(launching, early_end_policy);
+        let job = if is_part { job.into_part() } else { job };
         let job = if elsewhere { job.with_remote_ranks() } else { job };
         let job = if nodes.is_empty() { job } else { job.on_nodes(nodes, is_direct) };
         let run = match self.jobs.get_mut(nspace) {
@@ -212,6 +224,7 @@ impl Core {
     fn forget_job(&mut self, nspace: &Nspace) -> Option<JobState> {
         let job = self.jobs.remove(nspace)?;
         self.withdraw_published(job.run(), None);
+        self.forget_fences(job.run());
         self.effects.handles.push(HandleOp::RemoveJob { run: job.run(), status: job.status() });
         Some(job)
     }
@@ -233,21 +246,35 @@ impl Core {
                 self.tools.note_change(&id.nspace);
             }
             NodeReport::Streams(streams) => return job.note_streams(node, streams),
-            NodeReport::Exited { rank, exit, requested } => job.exited_there(rank, exit, requested, now),
+            NodeReport::Exited { rank, exit, requested } => {
+                job.exited_there(rank, exit, requested, now);
+                self.withdraw_published_by(id, rank);
+            }
+            // An input of its own.
+            NodeReport::Mpi { .. } => return,
+            NodeReport::Modex { call, values } => self.modex_answered((id.run, node), call, values),
             NodeReport::StdinTaken { call, answer } => {
                 self.stdin_answered(PushId(call), Some((id.run, node)), answer);
             }
             NodeReport::Over { cut_off } => {
                 job.node_over(node, cut_off);
-                self.end_stdin_of((id.run, node));
+                self.node_ended(id, node);
             }
             NodeReport::Lost(lost) => {
+                let ranks = lost.ranks.clone();
                 job.node_lost(node, lost, now);
-                self.end_stdin_of((id.run, node));
+                ranks.into_iter().for_each(|rank| self.withdraw_published_by(id, rank));
+                self.node_ended(id, node);
             }
         }
         self.jobs.schedule_early_end(&id.nspace, now);
         self.announce_end(&id.nspace);
+    }
+
+    /// Ends what waits for a node.
+    fn node_ended(&mut self, job: &JobId, node: NodeId) {
+        self.end_stdin_of((job.run, node));
+        self.fail_fences(job, node);
     }
 
     /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
@@ -274,7 +301,7 @@ impl Core {
 
     /// Returns a job, unless it was removed.
     pub fn job(&self, job: &JobId) -> Option<&JobState> {
-        self.jobs.get(&job.nspace).filter(|state| state.run() == job.run)
+        self.jobs.find(job)
     }
 
     /// Returns the present job of a name.
@@ -283,7 +310,7 @@ impl Core {
     }
 
     pub(crate) fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
-        self.jobs.get_mut(&job.nspace).filter(|state| state.run() == job.run)
+        self.jobs.find_mut(job)
     }
 }
 

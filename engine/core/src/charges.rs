@@ -11,7 +11,7 @@ impl Core {
             self.pending.values().filter_map(|pending| pending.place.as_ref()).chain(self.departed.values());
         let connections = connections.chain(self.tools.values().flat_map(Peer::charges));
         let requests = self.queries.charges().chain(self.logs.charges()).chain(self.published.charges());
-        let requests = requests.chain(self.spawns.charges());
+        let requests = requests.chain(self.spawns.charges()).chain(self.fences.charges());
         connections.chain(requests).chain(self.pushes.charges()).chain(self.owed.values())
     }
 

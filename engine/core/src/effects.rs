@@ -3,7 +3,7 @@
 use std::mem;
 
 use iof_capture::{self as capture, ProcessId, PushId, Signal};
-use iof_proto::{Failure, StreamPull};
+use iof_proto::{Failure, Rank, StreamPull};
 
 use crate::Core;
 use crate::ids::{JobId, PageId, PeerId, SignalRequest};
@@ -99,6 +99,8 @@ pub enum HandleOp {
     EndNode { node: NodeKey, step: LastStep },
     /// Begins to pull streams of another node.
     Pull { node: NodeKey, pulls: Vec<StreamPull> },
+    /// Requests what a rank of another node has put.
+    Modex { node: NodeKey, call: u64, rank: Rank },
     /// Ends pulls of another node.
     EndPulls { node: NodeKey, pulls: Vec<u32> },
     /// Sends a piece of stdin to other nodes. The driver copies the piece before it sends a tool

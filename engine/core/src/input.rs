@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use iof_capture::{Event, RequestId, Signal, StreamAnswer};
-use iof_proto::{Failure, Found, FromTool, JobSpec, Proc, Rank};
+use iof_proto::{Failure, Found, FromTool, JobSpec, MpiEvent, Proc, Rank};
 
 use crate::Core;
 use crate::clients::client::MessageOrigin;
@@ -12,7 +12,6 @@ use crate::effects::{Command, HandleOp};
 use crate::ids::{Call, JobId, QueryId, SignalRequest, SpawnId};
 use crate::jobs::early_end::OPEN_AFTER_KILL;
 use crate::jobs::job::{EndSteps, Receivers};
-use crate::jobs::mpi::MpiEvent;
 use crate::jobs::nodes::{NodeId, NodeReport};
 use crate::streams::completion::Completion;
 use crate::tools::requests::{serve, serve_rank};
@@ -93,6 +92,9 @@ impl Core {
                     // These have answers of other types, or the input above.
                     Call::Approve(_) | Call::Query(_) | Call::Spawn(_) | Call::Stdin(_) => {}
                 }
+            }
+            Input::Node { job, report: NodeReport::Mpi { rank, event }, .. } => {
+                self.mpi_event(&job, rank, event, now);
             }
             Input::StdinFlow { source, paused, done } => {
                 self.set_stdin_flow(source, paused);

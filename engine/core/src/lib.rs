@@ -25,7 +25,7 @@
 //! | `streams` | streams and their readers: `options`, `state`, `table`, `backlog_holder`, `readers`, `reading`; `deliveries`; requests to the capture thread (`awaited`, `answers`); what it reports (`events`, `capture_end`) |
 //! | `tools` | connections that are not tools yet (`pending`, `admission`), tools (`peer`, `table`), their requests, registrations, pulls and messages |
 //! | `pushes`, `queries`, `logs`, `spawns` | what tools do: push, query, log, start jobs |
-//! | `published` | the values that ranks publish for others, and their groups |
+//! | `published`, `fences` | the values that ranks publish for others, and their groups; fences of several nodes |
 
 #![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
 
@@ -34,6 +34,7 @@ mod charges;
 mod clients;
 mod disconnect;
 mod effects;
+mod fences;
 mod ids;
 mod input;
 mod jobs;
@@ -64,6 +65,7 @@ pub use clients::client::{Client, ClientId, ClientProcess, MessageOrigin, Payer}
 pub use clients::quotas::{Charge, QuotaLimits};
 pub use disconnect::DisconnectReason;
 pub use effects::{Command, HandleOp};
+pub use fences::table::Fences;
 pub use ids::{
     Call, JobId, LogId, LogStep, MAX_RANKS, PageId, PeerId, QueryId, RingId, SignalRequest, SpawnId,
     StreamName,
@@ -79,8 +81,7 @@ pub use jobs::job::JobState;
 pub use jobs::job::endings::{Ending, RankExit};
 pub use jobs::job::rank::{Launching, RankState, SignalReach, StdinAccess};
 pub use jobs::job::signals::Receivers;
-pub use jobs::mpi::MpiEvent;
-pub use jobs::nodes::{Edges, Node, NodeId, NodeKey, NodeLost, NodeReport, NodeRequest, StdinAnswer};
+pub use jobs::nodes::{Edges, NodeId, NodeKey, NodeLost, NodeReport, NodeRequest, StdinAnswer};
 pub use jobs::status::JobStatus;
 pub use jobs::table::Jobs;
 pub use limits::Limits;
@@ -142,6 +143,8 @@ pub struct Core {
     pub logs: Logs,
     /// The values that ranks have published.
     pub published: PublishedValues,
+    /// The fences of ranks of several nodes.
+    pub fences: Fences,
     /// Sources that tools have asked the host for.
     pub demand: Demand,
     /// The pull that caused each upcall that the host has not answered.
@@ -183,6 +186,7 @@ impl Core {
             spawns: Spawns::default(),
             logs,
             published: PublishedValues::default(),
+            fences: Fences::default(),
             demand: Demand::default(),
             pulls_by_call: BTreeMap::new(),
             owed: BTreeMap::new(),

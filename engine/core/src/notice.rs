@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use iof_proto::{EncodeError, Proc};
+use iof_proto::{EncodeError, Nspace, Proc};
 use iof_shm_ring::CreateError;
 
 use crate::ids::{PeerId, StreamName};
@@ -23,6 +23,8 @@ pub enum Notice {
     NoBacklog(CreateError),
     /// A tool misses a new source.
     Missed(PeerId),
+    /// A job is ended, because its ranks can't exchange values of a node.
+    ExchangeFailed { job: Nspace, host: String, reason: String },
     /// An answer to a tool was replaced, because it exceeds the limit of its message.
     TooLong { tool: String, error: EncodeError },
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iof_capture::{PushId, Signal};
-use iof_proto::{Info, JobSpec, Log, Nspace, Proc, Query, ToTool, socket};
+use iof_proto::{Exchange, Info, JobSpec, Log, Nspace, Proc, Query, ToTool, socket};
 
 use crate::ids::{JobId, LogStep, PeerId, QueryId, SignalRequest, SpawnId};
 use crate::jobs::job::Receivers;
@@ -137,6 +137,15 @@ pub enum Upcall {
         done: ReplyCallback,
         /// The answer.
         answer: ToTool,
+    },
+    /// The host passes a request of a rank on to the engine that serves it.
+    Exchange {
+        /// The rank.
+        from: Proc,
+        /// The request.
+        exchange: Exchange,
+        /// The callback of the rank.
+        done: ReplyCallback,
     },
     /// A callback of the embedder is called.
     Taken(TakenCallback),

@@ -1,9 +1,12 @@
 //! The agent's end of an edge: what it may send now.
 
+use iof_proto::limits::MAX_FENCE_BYTES;
+
 use crate::EdgeError;
 use crate::control::{ToAgent, decode};
 use crate::frame::{Bundle, Frame, HEADER, VERSION};
 use crate::limits::{MAX_RECORD, MAX_WINDOW};
+use crate::pieces::PieceBuffer;
 
 /// What a record counts for at least, in bytes: the memory of a short one is more than its length.
 const MIN_CHARGE: u64 = 256;
@@ -26,6 +29,7 @@ pub struct AgentEnd {
     /// The bytes that each bundle may still send, headers of records included. The front end opens
     /// the windows.
     windows: [u64; Bundle::ALL.len()],
+    pieces: PieceBuffer,
 }
 
 impl AgentEnd {
@@ -50,13 +54,25 @@ impl AgentEnd {
                 *window = window.saturating_add(*bytes);
                 Ok(AgentEvent::Credit)
             }
-            Frame::Control(payload) => Ok(AgentEvent::Message(decode(payload)?)),
+            Frame::Control(payload) => self.message(decode(payload)?),
             Frame::Hello { .. } => Err(EdgeError::Unexpected("second hello")),
             Frame::Ack { .. } | Frame::Resume { .. } => Err(EdgeError::Unexpected("frame of a link")),
             Frame::Record { .. } | Frame::Gap { .. } | Frame::End { .. } => {
                 Err(EdgeError::Unexpected("output of the front end"))
             }
         }
+    }
+
+    fn message(&mut self, mut message: ToAgent) -> Result<AgentEvent, EdgeError> {
+        match &mut message {
+            ToAgent::Piece(piece) => {
+                self.pieces.add(piece, MAX_FENCE_BYTES)?;
+                return Ok(AgentEvent::None);
+            }
+            ToAgent::Exchanged { answer, .. } => self.pieces.complete_answer(answer)?,
+            _ => {}
+        }
+        Ok(AgentEvent::Message(message))
     }
 
     /// Takes window for a record of `bundle` with this number of bytes. Returns whether the record

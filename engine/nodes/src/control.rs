@@ -6,13 +6,15 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use iof_proto::{
-    Channel, Channels, Failure, JobSpec, Log, Policy, Rank, Rendezvous, StreamPull, UntakenStdin, WindowSize,
+    Channel, Channels, Exchange, Failure, JobSpec, Log, MpiEvent, Policy, Rank, Rendezvous, Status,
+    StreamPull, UntakenStdin, WindowSize,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::Frame;
 use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
+use crate::pieces::ExchangeAnswer;
 
 /// The reason why a control message is not valid, or can't be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +140,22 @@ pub enum ToAgent {
         /// Why it was not logged.
         failure: Option<Failure>,
     },
+    /// A piece of the values of the next message.
+    Piece(Vec<u8>),
+    /// The answer to an exchange of ranks of the node.
+    Exchanged {
+        /// The number of the request.
+        call: u64,
+        /// The answer.
+        answer: ExchangeAnswer,
+    },
+    /// Requests what a rank of the node has put for ranks of other nodes. The agent answers with `Modex`.
+    Modex {
+        /// The number of the request.
+        call: u64,
+        /// The rank.
+        rank: Rank,
+    },
     /// Begins to send streams of ranks of the node, each to its end, or that of its pull.
     Pull(Vec<StreamPull>),
     /// Ends pulls. Records that were sent before may still arrive.
@@ -196,6 +214,32 @@ pub enum ToFrontEnd {
         status: Option<i32>,
         /// The rank ended because of a signal of the front end.
         requested: bool,
+    },
+    /// A rank has begun, ended or aborted MPI. Precedes its exit.
+    Mpi {
+        /// The rank.
+        rank: Rank,
+        /// The event.
+        event: MpiEvent,
+    },
+    /// A piece of the values of the next message.
+    Piece(Vec<u8>),
+    /// A request of a rank, or of all ranks of the node that take part in a fence. The front end answers with
+    /// `Exchanged`.
+    Exchange {
+        /// The number of the request.
+        call: u64,
+        /// The rank, or one of them.
+        rank: Rank,
+        /// The request.
+        exchange: Exchange,
+    },
+    /// The answer to a request for what a rank has put, which precedes the message.
+    Modex {
+        /// The number of the request.
+        call: u64,
+        /// The values.
+        values: Result<Vec<u8>, Status>,
     },
     /// The answer to a request with stdin.
     StdinTaken {

@@ -12,7 +12,8 @@ use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
 use crate::control::{ToFrontEnd, decode};
 use crate::frame::{Bundle, Frame, StreamKey};
-use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_STREAM};
+use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_EXCHANGE, MAX_STREAM};
+use crate::pieces::PieceBuffer;
 use crate::window::Window;
 
 // An agent sends a request for each channel of those that its engine has in progress.
@@ -121,6 +122,7 @@ pub struct FrontEnd {
     files_told: bool,
     /// The pieces of stdin that the node has not answered.
     calls: BTreeSet<u64>,
+    pieces: PieceBuffer,
     /// Has a clone in each answer that the node waits for.
     answers: Arc<()>,
     windows: BTreeMap<Bundle, Window>,
@@ -147,6 +149,7 @@ impl FrontEnd {
             cost_told: false,
             files_told: false,
             calls: BTreeSet::new(),
+            pieces: PieceBuffer::default(),
             answers: Arc::default(),
             windows: windows.collect(),
         }
@@ -209,7 +212,10 @@ impl FrontEnd {
                 self.progress(stream, produced)?.ended = true;
                 Ok(FrontEvent::Output(*frame))
             }
-            Frame::Control(payload) => self.message(decode(payload)?, now).map(FrontEvent::Message),
+            Frame::Control(payload) => match self.message(decode(payload)?, now)? {
+                ToFrontEnd::Piece(_) => Ok(FrontEvent::None),
+                message => Ok(FrontEvent::Message(message)),
+            },
         }
     }
 
@@ -321,9 +327,9 @@ impl FrontEnd {
         }
     }
 
-    fn message(&mut self, message: ToFrontEnd, now: Instant) -> Result<ToFrontEnd, EdgeError> {
+    fn message(&mut self, mut message: ToFrontEnd, now: Instant) -> Result<ToFrontEnd, EdgeError> {
         let phase = self.phase;
-        match &message {
+        match &mut message {
             ToFrontEnd::Link(_) if phase == Phase::Greeted => {}
             ToFrontEnd::Ready if phase == Phase::Greeted => self.phase = Phase::Ready,
             ToFrontEnd::Failed { .. } if matches!(phase, Phase::Greeted | Phase::Ready) => {
@@ -339,7 +345,7 @@ impl FrontEnd {
             }
             ToFrontEnd::Produced(totals) if phase == Phase::Started => {
                 self.totals = Some(now);
-                for total in totals {
+                for total in totals.iter() {
                     let key = StreamKey { rank: total.rank, channel: total.channel };
                     let progress = self.streams.get_mut(&key).ok_or(EdgeError::Rank(total.rank))?;
                     if total.produced > MAX_STREAM {
@@ -362,6 +368,14 @@ impl FrontEnd {
                 }
             }
             ToFrontEnd::Log { .. } if self.has_started() => self.check_answers()?,
+            ToFrontEnd::Mpi { rank, .. } if phase == Phase::Started => self.check_rank(*rank)?,
+            ToFrontEnd::Piece(piece) if self.has_started() => self.pieces.add(piece, MAX_EXCHANGE)?,
+            ToFrontEnd::Modex { values, .. } if self.has_started() => self.pieces.complete_values(values)?,
+            ToFrontEnd::Exchange { rank, exchange, .. } if self.has_started() => {
+                self.check_rank(*rank)?;
+                self.check_answers()?;
+                self.pieces.complete(exchange)?;
+            }
             ToFrontEnd::Over { cut_off }
                 if phase == Phase::Started
                     && self.running.is_empty()
@@ -388,6 +402,12 @@ impl FrontEnd {
     /// Returns what the answer to a log request, or credit, keeps until it is written.
     pub fn answer(&self) -> Arc<()> {
         Arc::clone(&self.answers)
+    }
+
+    /// Checks that a rank is one of the node. It may have exited.
+    fn check_rank(&self, rank: Rank) -> Result<(), EdgeError> {
+        let is_own = self.streams.contains_key(&StreamKey { rank, channel: Channel::Stdout });
+        if is_own { Ok(()) } else { Err(EdgeError::Rank(rank)) }
     }
 
     fn check_answers(&self) -> Result<(), EdgeError> {

@@ -28,6 +28,7 @@
 //! | `link` | the bytes of an edge, and its carriers, which may be replaced |
 //! | `proof` | the proof of both ends of a connection that anybody could have made |
 //! | `invitation` | where agents connect, and with which token |
+//! | `pieces` | values of ranks that are longer than a control message |
 //! | `silence` | the time since an agent was heard |
 //! | `window` | the size of a window, and the credit for it |
 //! | `limits` | limits |
@@ -40,6 +41,7 @@ mod front_end;
 mod invitation;
 pub mod limits;
 mod link;
+mod pieces;
 pub mod proof;
 mod silence;
 mod window;
@@ -52,9 +54,11 @@ pub use decoder::{FrameDecoder, first_header};
 pub use frame::{Bundle, Frame, FrameError, HEADER, StreamKey};
 pub use front_end::{BrokenEnd, BrokenPull, BrokenStream, FrontEnd, FrontEvent};
 pub use invitation::{Invitation, InvitationError};
+use limits::MAX_PIECE;
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
+pub use pieces::ExchangeAnswer;
 pub use silence::{Silence, SilenceStep};
 pub use window::window;
 
@@ -108,6 +112,16 @@ pub enum EdgeError {
         pull: u32,
         /// The rank.
         rank: iof_proto::Rank,
+    },
+    /// The peer has sent an empty piece, one that is too long, or too many.
+    #[error(
+        "{bytes} bytes of values, expected pieces of at most {MAX_PIECE}, and {limit} in all (MAX_EXCHANGE)"
+    )]
+    Pieces {
+        /// The bytes since the last message that takes them.
+        bytes: usize,
+        /// The largest number of bytes.
+        limit: usize,
     },
     /// The peer has acknowledged bytes that were not sent.
     #[error("{received} bytes are acknowledged, but {sent} were sent")]

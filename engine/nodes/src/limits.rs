@@ -20,6 +20,13 @@ pub const MAX_ANSWER: usize = 256 << 10;
 /// The largest piece of stdin in one control message, in bytes.
 pub const MAX_STDIN: usize = 64 << 10;
 
+/// The largest piece of values of ranks in one control message, in bytes.
+pub const MAX_PIECE: usize = 64 << 10;
+
+/// The largest size of the values that the ranks of a node exchange in one fence, in bytes. A fence of all
+/// nodes has at most `MAX_FENCE_BYTES`.
+pub const MAX_EXCHANGE: usize = 16 << 20;
+
 /// The largest window of one bundle in bytes: records and their headers that the receiver has not
 /// credited. It begins with 1 or 2 MiB, and follows the product of the rate and the round trip. One stream
 /// may have all of it, so it is at most what the engine accepts of one.

@@ -37,5 +37,5 @@ mod spawn;
 pub use error::{MAX_LINE, MAX_SPAWN_BYTES, ProtocolError};
 pub use request::ServiceAction;
 pub use server::{Event, Server, variables};
-pub use space::{MAX_KEY, MAX_SPACE_OF_RANK, MAX_VALUE};
+pub use space::{MAX_KEY, MAX_NEWS, MAX_SPACE_OF_RANK, MAX_VALUE};
 pub use spawn::{SpawnApp, SpawnCommand};

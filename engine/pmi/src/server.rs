@@ -6,11 +6,13 @@ use std::mem;
 use crate::error::ProtocolError;
 use crate::lines::LineBuffer;
 use crate::request::{PmiRequest, ServiceAction};
-use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_key, is_value};
+use crate::space::{MAX_KEY, MAX_NAME, MAX_NEWS, MAX_VALUE, PutError, Space, is_key, is_value};
 use crate::spawn::{PartialSpawn, SpawnCommand};
 
 /// The version of the protocol that is served.
 const VERSION: u32 = 1;
+/// The key of the node of each rank.
+const MAPPING: &str = "PMI_process_mapping";
 
 /// What a request means for the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +52,18 @@ pub enum Event {
     },
 }
 
-/// The server of one job. All memory that it uses for a rank is bounded.
+/// The server of the ranks of one job on this node. All memory that it uses for a rank is bounded.
 #[derive(Debug)]
 pub struct Server {
     name: String,
-    ranks: Vec<Rank>,
+    /// The number of ranks of the job.
+    size: u32,
+    ranks: BTreeMap<u32, Rank>,
     space: Space,
+    /// If other nodes have ranks: what those here have put since the last barrier, as lines.
+    news: Option<Vec<u8>>,
+    /// All ranks here are in the barrier, and other nodes were not told yet.
+    is_fence_due: bool,
     /// The number of ranks in the barrier.
     waiting: usize,
     /// Ranks with replies that [`Server::take_answered`] has not returned.
@@ -91,12 +99,26 @@ impl Server {
     /// this order. All ranks are on one node.
     pub fn new(name: &str, apps: &[u32]) -> Server {
         let appnums = apps.iter().enumerate().flat_map(|(appnum, ranks)| (0..*ranks).map(move |_| appnum));
-        let ranks: Vec<Rank> = appnums.map(|appnum| Rank { appnum, ..Rank::default() }).collect();
-        let mut space = Space::default();
+        let rank = |appnum| Rank { appnum, ..Rank::default() };
+        let ranks: BTreeMap<u32, Rank> = (0..).zip(appnums.map(rank)).collect();
+        let (size, mut space) = (u32::try_from(ranks.len()).unwrap_or(u32::MAX), Space::default());
         // One block of nodes: it begins with node 0 and has one node, with all ranks.
-        space.preset("PMI_process_mapping", format!("(vector,(0,1,{}))", ranks.len()));
+        space.preset(MAPPING, format!("(vector,(0,1,{size}))"));
         let name = name.chars().filter(char::is_ascii_graphic).take(MAX_NAME.saturating_sub(1)).collect();
-        Server { name, ranks, space, waiting: 0, answered: Vec::new() }
+        let (news, is_fence_due, answered) = (None, false, Vec::new());
+        Server { name, size, ranks, space, news, is_fence_due, waiting: 0, answered }
+    }
+
+    /// Returns the server of a part of the ranks of the job, which are on several nodes. `mapping` tells the node
+    /// of each rank, if the protocol can carry it: otherwise ranks find out which of them share a node.
+    pub fn part(mut self, is_here: impl Fn(u32) -> bool, mapping: &str) -> Server {
+        self.ranks.retain(|rank, _| is_here(*rank));
+        self.space.remove(MAPPING);
+        if is_value(mapping) {
+            self.space.preset(MAPPING, mapping.into());
+        }
+        self.news = Some(Vec::new());
+        self
     }
 
     /// Tells the ranks of a file with the topology of the node in the XML of hwloc, which spares
@@ -128,6 +150,44 @@ impl Server {
         self.rank_mut(rank)?.lines.push(bytes);
         while let Some(line) = self.rank_mut(rank)?.lines.next()? {
             events.extend(self.handle(rank, &line)?);
+        }
+        Ok(())
+    }
+
+    /// Returns what the ranks of this node have put since their last barrier, once all of them are in one
+    /// that waits for [`Server::fenced`].
+    pub fn take_fence(&mut self) -> Option<Vec<u8>> {
+        mem::take(&mut self.is_fence_due).then(|| self.news.as_mut().map(mem::take))?
+    }
+
+    /// Ends the barrier, in which ranks of all nodes have put `values`, or for a reason.
+    ///
+    /// # Errors
+    /// The values are not valid. The barrier has failed.
+    pub fn fenced(&mut self, values: Result<&[u8], String>) -> Result<(), String> {
+        let added = values.and_then(|values| self.add_values(values));
+        let words = if added.is_ok() { "rc=0" } else { "rc=1 msg=values_not_exchanged" };
+        self.end_barrier(words);
+        added
+    }
+
+    /// Adds what ranks of other nodes have put.
+    fn add_values(&mut self, values: &[u8]) -> Result<(), String> {
+        for line in values.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let words = std::str::from_utf8(line).ok().and_then(|line| {
+                let (rank, words) = line.split_once(' ')?;
+                let (key, value) = words.split_once(' ')?;
+                Some((rank.parse().ok().filter(|rank| *rank < self.size)?, key, value))
+            });
+            let (rank, key, value) = words.ok_or("a value of another node is not one")?;
+            if self.ranks.contains_key(&rank) {
+                continue;
+            }
+            match self.space.put(rank, key, value) {
+                Err(PutError::Taken) if self.space.get(key) == Some(value) => {}
+                Err(error) => return Err(format!("the value of key {key} of rank {rank}: {}", error.word())),
+                Ok(()) => {}
+            }
         }
         Ok(())
     }
@@ -167,17 +227,11 @@ impl Server {
     }
 
     fn rank(&self, rank: u32) -> Option<&Rank> {
-        self.ranks.get(usize::try_from(rank).ok()?)
+        self.ranks.get(&rank)
     }
 
     fn rank_mut(&mut self, rank: u32) -> Result<&mut Rank, ProtocolError> {
-        let size = self.size();
-        let found = usize::try_from(rank).ok().and_then(|index| self.ranks.get_mut(index));
-        found.ok_or(ProtocolError::Rank { rank, size })
-    }
-
-    fn size(&self) -> u32 {
-        u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
+        self.ranks.get_mut(&rank).ok_or(ProtocolError::Rank { rank, size: self.size })
     }
 
     fn handle(&mut self, number: u32, line: &str) -> Result<Option<Event>, ProtocolError> {
@@ -227,11 +281,11 @@ impl Server {
             }
             PmiRequest::AppNumber => self.reply(number, "appnum", &format!("rc=0 appnum={appnum}")),
             PmiRequest::UniverseSize => {
-                self.reply(number, "universe_size", &format!("rc=0 size={}", self.size()))
+                self.reply(number, "universe_size", &format!("rc=0 size={}", self.size))
             }
             PmiRequest::SpaceName => self.reply(number, "my_kvsname", &format!("rc=0 kvsname={}", self.name)),
             PmiRequest::Put { space, key, value } => {
-                let stored = if space == self.name { self.space.put(number, key, value) } else { Ok(()) };
+                let stored = if space == self.name { self.put(number, key, value) } else { Ok(()) };
                 let words = match stored {
                     _ if space != self.name => "rc=1 msg=unknown_kvsname".into(),
                     Ok(()) => "rc=0".into(),
@@ -276,7 +330,19 @@ impl Server {
         Ok(Some(Event::Spawn { rank: number, request }))
     }
 
-    /// Adds a rank to the barrier. Answers all ranks once all are in it.
+    /// Stores a value of a rank, for other nodes, too.
+    fn put(&mut self, rank: u32, key: &str, value: &str) -> Result<(), PutError> {
+        let Some(news) = &mut self.news else { return self.space.put(rank, key, value) };
+        let line = format!("{rank} {key} {value}\n");
+        if news.len().saturating_add(line.len()) > MAX_NEWS {
+            return Err(PutError::Full);
+        }
+        self.space.put(rank, key, value)?;
+        news.extend_from_slice(line.as_bytes());
+        Ok(())
+    }
+
+    /// Adds a rank to the barrier. Answers all ranks once all are in it, on all nodes.
     fn enter_barrier(&mut self, number: u32) {
         if let Ok(rank) = self.rank_mut(number) {
             rank.in_barrier = true;
@@ -285,12 +351,21 @@ impl Server {
         if self.waiting < self.ranks.len() {
             return;
         }
+        if self.news.is_some() {
+            self.is_fence_due = true;
+        } else {
+            self.end_barrier("rc=0");
+        }
+    }
+
+    fn end_barrier(&mut self, words: &str) {
         self.waiting = 0;
-        for number in 0..self.size() {
-            if let Ok(rank) = self.rank_mut(number) {
-                rank.in_barrier = false;
+        for number in self.ranks.keys().copied().collect::<Vec<u32>>() {
+            if let Ok(rank) = self.rank_mut(number)
+                && mem::take(&mut rank.in_barrier)
+            {
+                self.reply(number, "barrier_out", words);
             }
-            self.reply(number, "barrier_out", "rc=0");
         }
     }
 
@@ -303,11 +378,12 @@ impl Server {
 }
 
 /// Returns the variables that a rank needs besides `PMI_FD`, the number of its socket.
-pub fn variables(rank: u32, size: u32) -> [(&'static str, String); 4] {
+/// The rank is number `local` of `count` on its node.
+pub fn variables(rank: u32, size: u32, (local, count): (u32, u32)) -> [(&'static str, String); 4] {
     [
         ("PMI_RANK", rank.to_string()),
         ("PMI_SIZE", size.to_string()),
-        ("MPI_LOCALRANKID", rank.to_string()),
-        ("MPI_LOCALNRANKS", size.to_string()),
+        ("MPI_LOCALRANKID", local.to_string()),
+        ("MPI_LOCALNRANKS", count.to_string()),
     ]
 }

@@ -13,6 +13,8 @@ pub const MAX_VALUE: usize = 960;
 /// The most bytes that one rank may store in the space of its job, with 64 bytes more for each
 /// entry.
 pub const MAX_SPACE_OF_RANK: usize = 256 << 10;
+/// The most bytes that the ranks of a node may store between two barriers, if other nodes have ranks.
+pub const MAX_NEWS: usize = 16 << 20;
 /// The bytes that an entry counts in addition to its key and value.
 pub(crate) const ENTRY_BYTES: usize = 64;
 
@@ -57,6 +59,11 @@ impl Space {
     /// Stores a value of the launcher.
     pub(crate) fn preset(&mut self, key: &str, value: String) {
         self.entries.insert(key.into(), Entry { value, owner: None });
+    }
+
+    /// Removes a value.
+    pub(crate) fn remove(&mut self, key: &str) {
+        self.entries.remove(key);
     }
 
     /// Stores a value of a rank. The rank may replace its own values.

@@ -1,9 +1,9 @@
 //! The protocol as ranks see it.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use iof_pmi::{
-    Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_SPAWN_BYTES, MAX_VALUE, ProtocolError, Server, ServiceAction,
-    SpawnApp, SpawnCommand, variables,
+    Event, MAX_LINE, MAX_NEWS, MAX_SPACE_OF_RANK, MAX_SPAWN_BYTES, MAX_VALUE, ProtocolError, Server,
+    ServiceAction, SpawnApp, SpawnCommand, variables,
 };
 use proptest::prelude::*;
 
@@ -55,7 +55,7 @@ fn a_rank_learns_its_job() {
     ] {
         assert_eq!(ask(&mut server, 2, line), reply, "{line}");
     }
-    assert_eq!(variables(1, 3).map(|(_, value)| value), ["1", "3", "1", "3"]);
+    assert_eq!(variables(1, 3, (1, 3)).map(|(_, value)| value), ["1", "3", "1", "3"]);
 }
 
 #[test]
@@ -300,4 +300,94 @@ proptest! {
         prop_assert!(server.unsent(0).len() <= MAX_LINE + MAX_SPACE_OF_RANK);
         prop_assert_eq!(ask(&mut server, 1, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
     }
+}
+
+/// The servers of two nodes, with ranks 0 and 2, and rank 1.
+fn nodes() -> [Server; 2] {
+    [&[0, 2][..], &[1]].map(|ranks| {
+        let mut server = Server::new("space-1", &[3]).part(|rank| ranks.contains(&rank), "(vector,(0,2,1))");
+        for rank in ranks {
+            ask(&mut server, *rank, "cmd=init pmi_version=1 pmi_subversion=1");
+        }
+        server
+    })
+}
+
+fn put(server: &mut Server, rank: u32, key: &str, value: &str) -> String {
+    ask(server, rank, &format!("cmd=put kvsname=space-1 key={key} value={value}"))
+}
+
+fn get(server: &mut Server, rank: u32, key: &str) -> String {
+    ask(server, rank, &format!("cmd=get kvsname=space-1 key={key}"))
+}
+
+#[test]
+fn ranks_of_a_part_have_what_ranks_of_other_nodes_have_put_before_the_barrier() {
+    let [mut here, mut there] = nodes();
+    assert_eq!(get(&mut there, 1, "PMI_process_mapping"), "cmd=get_result rc=0 value=(vector,(0,2,1))\n");
+    assert_eq!(ask(&mut here, 2, "cmd=get_universe_size"), "cmd=universe_size rc=0 size=3\n");
+    for round in 0..2 {
+        assert_eq!(put(&mut here, 2, "card-2", &format!("a {round}=b")), "cmd=put_result rc=0\n");
+        assert_eq!(put(&mut there, 1, "card-1", "c"), "cmd=put_result rc=0\n");
+        assert_eq!((ask(&mut here, 0, "cmd=barrier_in"), here.take_fence()), (String::new(), None));
+        let values = [(2, &mut here), (1, &mut there)].map(|(rank, server)| {
+            assert_eq!(ask(server, rank, "cmd=barrier_in"), "");
+            (server.take_fence().unwrap(), server.take_fence())
+        });
+        let [(mut all, None), (others, None)] = values else { panic!("a fence is due twice") };
+        all.extend(others);
+        for (server, ranks) in [(&mut here, &[0, 2][..]), (&mut there, &[1])] {
+            server.take_answered();
+            assert_eq!((server.fenced(Ok(&all)), server.take_answered()), (Ok(()), ranks.to_vec()));
+            ranks.iter().for_each(|rank| assert_eq!(take_reply(server, *rank), "cmd=barrier_out rc=0\n"));
+        }
+        let value = format!("cmd=get_result rc=0 value=a {round}=b\n");
+        assert_eq!(get(&mut there, 1, "card-2"), value);
+        assert_eq!(get(&mut here, 0, "card-1"), "cmd=get_result rc=0 value=c\n");
+    }
+    // Nothing is sent twice.
+    ask(&mut there, 1, "cmd=barrier_in");
+    assert_eq!(there.take_fence(), Some(Vec::new()));
+}
+
+#[test]
+fn values_of_other_nodes_that_are_not_valid_fail_the_barrier_and_leave_those_here() {
+    for (values, reason) in [
+        ("1 same b\n", "the value of key same of rank 1: duplicate_key"),
+        ("1 PMI_process_mapping x\n", "the value of key PMI_process_mapping of rank 1: duplicate_key"),
+        ("3 a b\n", "a value of another node is not one"),
+        ("x a b\n", "a value of another node is not one"),
+        ("1 a\n", "a value of another node is not one"),
+        ("1 a \u{1}\n", "the value of key a of rank 1: invalid_key_or_value"),
+    ] {
+        let [mut here, _] = nodes();
+        put(&mut here, 0, "same", "a");
+        assert_eq!([0, 2].map(|rank| ask(&mut here, rank, "cmd=barrier_in")), [""; 2]);
+        here.take_fence().unwrap();
+        assert_eq!(here.fenced(Ok(values.as_bytes())), Err(reason.into()));
+        let failed = "cmd=barrier_out rc=1 msg=values_not_exchanged\n";
+        assert_eq!([0, 2].map(|rank| take_reply(&mut here, rank)), [failed; 2]);
+        assert_eq!(get(&mut here, 2, "same"), "cmd=get_result rc=0 value=a\n");
+    }
+    // The same value under the same key is no conflict.
+    let [mut here, _] = nodes();
+    put(&mut here, 0, "same", "a");
+    assert_eq!(here.fenced(Ok(b"1 same a\n")), Ok(()));
+}
+
+#[test]
+fn ranks_of_a_part_put_no_more_between_two_barriers_than_a_node_may_send() {
+    let mut server = Server::new("space-1", &[101]).part(|rank| rank < 100, "");
+    let value = "v".repeat(MAX_VALUE - 1);
+    let mut refused = 0;
+    for rank in 0..100 {
+        ask(&mut server, rank, "cmd=init pmi_version=1 pmi_subversion=1");
+        let keys = (0..200).take_while(|key| {
+            put(&mut server, rank, &format!("{rank}-{key}"), &value) == "cmd=put_result rc=0\n"
+        });
+        refused += usize::from(keys.count() < 200);
+        ask(&mut server, rank, "cmd=barrier_in");
+    }
+    let values = server.take_fence().unwrap();
+    assert!(refused > 0 && values.len() <= MAX_NEWS && values.len() > MAX_NEWS - 2000);
 }

@@ -12,7 +12,7 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use nix::sys::signal::SigSet;
 
 use self::info::{CInfos, Info, characters};
-use self::types::{ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, RawProc, SUCCESS, Status};
+use self::types::{ByteObject, CpuSet, ModexResponse, Module, OPERATION_SUCCEEDED, RawProc, SUCCESS, Status};
 use crate::error::StartError;
 use crate::limits::MAX_CALL_WAIT;
 
@@ -69,6 +69,7 @@ pub(crate) struct Library {
         Callback,
         *mut c_void,
     ) -> Status,
+    dmodex_request: unsafe extern "C" fn(*const RawProc, ModexResponse, *mut c_void) -> Status,
     parse_cpuset: unsafe extern "C" fn(*const c_char, *mut CpuSet) -> Status,
     generate_locality: unsafe extern "C" fn(*const CpuSet, *mut *mut c_char) -> Status,
     /// `None` before version 4.2.
@@ -111,6 +112,7 @@ impl Library {
             setup_fork: function!(handle, failed, b"PMIx_server_setup_fork"),
             iof_deliver: function!(handle, failed, b"PMIx_server_IOF_deliver"),
             notify_event: function!(handle, failed, b"PMIx_Notify_event"),
+            dmodex_request: function!(handle, failed, b"PMIx_server_dmodex_request"),
             parse_cpuset: function!(handle, failed, b"PMIx_Parse_cpuset_string"),
             generate_locality: function!(handle, failed, b"PMIx_server_generate_locality_string"),
             // SAFETY: as above.
@@ -232,6 +234,20 @@ impl Library {
         self.check(unsafe {
             (self.register_client)(&raw const proc, uid, gid, ptr::null_mut(), None, ptr::null_mut())
         })
+    }
+
+    /// Passes `done` what a rank of this node has put for ranks of other nodes, once it has. `done` is called on
+    /// libpmix's thread.
+    pub(crate) fn modex(&self, nspace: &str, rank: u32, done: ModexDone) {
+        let proc = RawProc { nspace: characters(nspace), rank };
+        let done = Box::into_raw(Box::new(done));
+        // SAFETY: libpmix copies the name. It calls back once if it returns SUCCESS.
+        let status = unsafe { (self.dmodex_request)(&raw const proc, Some(modex_taken), done.cast()) };
+        if status != SUCCESS {
+            // SAFETY: the pointer is that of the box above, which nothing else uses.
+            let done = unsafe { Box::from_raw(done) };
+            done(Err(iof_proto::Status(status)));
+        }
     }
 
     /// Returns where a set of processors is in the topology of this node (`PMIX_LOCALITY_STRING`).
@@ -356,6 +372,19 @@ unsafe extern "C" fn done(status: Status, work: *mut c_void) {
     let work = unsafe { Arc::from_raw(work.cast_const().cast::<Work>()) };
     *work.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     work.changed.notify_one();
+}
+
+/// Receives what a rank has put for ranks of other nodes.
+pub(crate) type ModexDone = Box<dyn FnOnce(Result<Vec<u8>, iof_proto::Status>) + Send>;
+
+/// Passes on the values of [`Library::modex`].
+unsafe extern "C" fn modex_taken(status: Status, data: *mut c_char, size: usize, done: *mut c_void) {
+    // SAFETY: libpmix calls it once, with the pointer that it was given, and with this number of bytes.
+    let (done, values) = unsafe {
+        let values = read::slice(data.cast_const().cast::<u8>(), size, usize::MAX);
+        (Box::from_raw(done.cast::<ModexDone>()), values.map(<[u8]>::to_vec))
+    };
+    done(if status == SUCCESS { values } else { Err(iof_proto::Status(status)) });
 }
 
 /// Frees the infos of [`Library::extend_nspace`].

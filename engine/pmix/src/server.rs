@@ -1,10 +1,12 @@
 //! The PMIx server of this process.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsString, c_int};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use iof_proto::Status;
 
 use self::directory::PrivateDirectory;
 use self::job::{JobInfo, Locality};
@@ -12,10 +14,11 @@ use self::upcalls::{Event, EventReceiver};
 use crate::error::{RegisterError, StartError};
 use crate::library::caller::Caller;
 use crate::library::info::{self, Info, Value};
-use crate::library::{Library, major};
+use crate::library::{Library, ModexDone, major};
 use crate::limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 use crate::requests::request::{RankRequest, answer_rank};
 
+pub(crate) mod collectives;
 pub(crate) mod directory;
 pub(crate) mod job;
 pub(crate) mod topology;
@@ -27,6 +30,9 @@ pub const MAX_LOCAL_RANKS: u32 = 65_534;
 /// Variables of a rank.
 pub type Variables = Vec<(OsString, OsString)>;
 
+/// The receivers of events and requests.
+type Receivers = (Box<dyn Fn(Event) + Send>, Box<dyn Fn(RankRequest) + Send>);
+
 /// Whether this process has a server.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -35,6 +41,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 /// [`MAX_CALL_WAIT`] and [`MAX_END_WAIT`], so they must not be called by the receiver of events.
 pub struct PmixServer {
     caller: Caller,
+    /// Requests what a rank has put.
+    modex: Box<dyn Fn((String, u32, ModexDone)) + Send + Sync>,
     version: String,
     path: PathBuf,
     directory: PrivateDirectory,
@@ -47,19 +55,22 @@ impl fmt::Debug for PmixServer {
 }
 
 impl PmixServer {
-    /// Opens a library and starts the server. `receive` and `request` are called on libpmix's
+    /// Opens a library and starts the server, for jobs on several nodes if this one has the name `host` there.
+    /// `receive` and `request` are called on libpmix's
     /// thread, in which all signals are blocked, while the rank waits. They must not block.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start(
         path: &Path,
+        host: Option<String>,
         receive: impl Fn(Event) + Send + 'static,
         request: impl Fn(RankRequest) + Send + 'static,
     ) -> Result<PmixServer, StartError> {
         let library = Library::open(path)?;
         claim_process(&library)?;
-        let started = PmixServer::start_library(library, path, Box::new(receive), Box::new(request));
+        let receivers = (Box::new(receive) as Box<_>, Box::new(request) as Box<_>);
+        let started = PmixServer::start_library(library, path, host, receivers);
         // A library that does not answer may still start.
         if started.as_ref().is_err_and(|error| !matches!(error, StartError::Stalled)) {
             STARTED.store(false, Ordering::Relaxed);
@@ -70,8 +81,8 @@ impl PmixServer {
     fn start_library(
         library: Library,
         path: &Path,
-        receive: Box<dyn Fn(Event) + Send>,
-        request: Box<dyn Fn(RankRequest) + Send>,
+        host: Option<String>,
+        (receive, request): Receivers,
     ) -> Result<PmixServer, StartError> {
         let directory = PrivateDirectory::create()?;
         let temporary = directory.text()?.to_owned();
@@ -85,7 +96,7 @@ impl PmixServer {
         let post = Arc::new(caller.poster(answer_rank));
         let receiver = EventReceiver { receive, request, post, extend: Box::new(extend) };
         let init = move |library: &Library| {
-            let infos = vec![
+            let mut infos = vec![
                 Info::text("pmix.srv.nspace", &upcalls::server_name()),
                 Info::new("pmix.srv.rank", Value::Rank(0)),
                 Info::text("pmix.srvr.tmpdir", &temporary),
@@ -93,15 +104,20 @@ impl PmixServer {
                 // libpmix finds out the topology of the node once, and shares it with the ranks.
                 Info::new("pmix.srvr.share", Value::Flag(true)),
             ];
+            // By it, libpmix tells which ranks are on its node.
+            infos.extend(host.iter().map(|host| Info::text("pmix.hname", host)));
             upcalls::set_receiver(Some(receiver));
-            library.server_init(upcalls::module(), infos)
+            library.server_init(collectives::module(host.is_some()), infos)
         };
         let started = caller.call(MAX_CALL_WAIT, init).map_err(|_| StartError::Stalled);
         if let Err(error) = started.and_then(|started| started.map_err(StartError::Init)) {
             upcalls::set_receiver(None);
             return Err(error);
         }
-        Ok(PmixServer { caller, version, path: path.into(), directory })
+        let modex = caller.poster(move |(nspace, rank, done): (String, u32, ModexDone)| {
+            library.modex(&nspace, rank, done);
+        });
+        Ok(PmixServer { caller, modex: Box::new(modex), version, path: path.into(), directory })
     }
 
     /// Returns the version that the library reports, such as `OpenPMIx 5.0.3 (PMIx Standard: ...)`.
@@ -114,7 +130,7 @@ impl PmixServer {
         &self.path
     }
 
-    /// Makes a job and its ranks known. Returns the variables with which each rank finds this server.
+    /// Makes a job and its ranks known. Returns the variables with which each rank of this node finds this server.
     /// `PMIX_SERVER_TMPDIR` is not among them, which is a setting of the user for tools that the rank may
     /// start. No call of libpmix follows until the ranks have [started](Self::started), because a rank
     /// that has connected lets it wait until then.
@@ -131,18 +147,20 @@ impl PmixServer {
 
     fn register_job(&self, job: &JobInfo) -> Result<Vec<Variables>, String> {
         let size = job.size();
-        if size > MAX_LOCAL_RANKS {
-            return Err(format!("it has {size} ranks, expected at most {MAX_LOCAL_RANKS}"));
+        let ranks: Vec<u32> = job.own_ranks().collect();
+        if ranks.len() > MAX_LOCAL_RANKS as usize {
+            return Err(format!("it has {} ranks here, expected at most {MAX_LOCAL_RANKS}", ranks.len()));
         }
         let name = c_string(&job.nspace)?;
         // libpmix maps files of the job in it.
         let directory = self.directory.create_inner(&job.nspace).map_err(|error| error.to_string())?;
         let job = job.clone();
-        upcalls::add_job(&job.nspace, self.takes_pids());
+        upcalls::add_job(&job.nspace, ranks.clone(), self.takes_pids());
         let register = move |library: &Library| {
             let places =
                 job.cpusets().into_iter().map(|cpuset| place(library, cpuset)).collect::<Vec<Locality>>();
-            library.register_nspace(&name, size.cast_signed(), job.infos(&directory, &places))?;
+            let count = c_int::try_from(ranks.len()).unwrap_or(c_int::MAX);
+            library.register_nspace(&name, count, job.infos(&directory, &places))?;
             let nspace = &job.nspace;
             let register = |rank| {
                 library.register_client(nspace, rank)?;
@@ -150,7 +168,7 @@ impl PmixServer {
                 variables.retain(|(name, _)| name != "PMIX_SERVER_TMPDIR" && name != "PMIX_SYSTEM_TMPDIR");
                 Ok(variables)
             };
-            (0..size).map(register).collect()
+            ranks.into_iter().map(register).collect()
         };
         let limit = MAX_CALL_WAIT.saturating_add(MAX_CALL_WAIT_PER_RANK.saturating_mul(size));
         self.caller.call(limit, register).map_err(|stalled| stalled.to_string())?
@@ -167,7 +185,18 @@ impl PmixServer {
         self.directory.remove_inner(nspace);
     }
 
-    /// Tells the ranks of a job their pids. All ranks have started. Does not block.
+    /// Passes `done` what a rank of this node has put for ranks of other nodes, once it has. `done` is called on
+    /// libpmix's thread, and must not block. Does not block.
+    pub fn modex(
+        &self,
+        nspace: &str,
+        rank: u32,
+        done: impl FnOnce(Result<Vec<u8>, Status>) + Send + 'static,
+    ) {
+        (self.modex)((nspace.into(), rank, Box::new(done)));
+    }
+
+    /// Tells the ranks of a job their pids. All ranks of this node have started. Does not block.
     pub fn started(&self, job: &JobInfo, pids: &[u32]) {
         if self.takes_pids() {
             upcalls::set_started(&job.nspace, job.pids(pids));

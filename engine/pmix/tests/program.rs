@@ -156,7 +156,7 @@ fn a_script_of_python_needs_what_its_mpi4py_uses() {
 #[test]
 fn libraries_of_other_versions_and_without_the_functions_are_refused() {
     let Some(site) = Site::new("refused") else { return };
-    let start = |path: &Path| PmixServer::start(path, |_| {}, drop).unwrap_err();
+    let start = |path: &Path| PmixServer::start(path, None, |_| {}, drop).unwrap_err();
     let empty = site.library("lib/libempty.so", &[]);
     let reason = start(&empty).to_string();
     assert!(reason.contains("PMIx_Initialized") || reason.contains("undefined symbol"), "{reason}");
@@ -173,6 +173,7 @@ fn libraries_of_other_versions_and_without_the_functions_are_refused() {
         "PMIx_server_setup_fork",
         "PMIx_server_IOF_deliver",
         "PMIx_Notify_event",
+        "PMIx_server_dmodex_request",
         "PMIx_Parse_cpuset_string",
         "PMIx_server_generate_locality_string",
     ];

@@ -55,13 +55,16 @@ pub use failure::Failure;
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::job_spec::{App, Binding, DEFAULT_KILL_WAIT, JOB_VERSION, JobSpec, KillOnBadExit, Mpi};
+pub use job::nodes::{MpiNodes, Node};
 pub use job::process::{ProcessGroup, Pty, Stdin, WindowSize};
 pub use job::spawn::Spawn;
 pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use quota::{Quota, QuotaLimit, QuotaScope};
 pub use rendezvous::Rendezvous;
-pub use requests::exchange::{DataRange, Exchange, FoundValue, PMIX_GROUP_CONTEXT_ID, Persistence};
+pub use requests::exchange::{
+    DataRange, Exchange, FencePurpose, FoundValue, MpiEvent, PMIX_GROUP_CONTEXT_ID, Persistence,
+};
 pub use requests::log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
 pub use requests::push::{
     PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,

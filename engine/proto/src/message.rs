@@ -9,6 +9,8 @@
 //! [`PROTOCOL_VERSION`]. `Hello`, `Welcome` and `Refused` keep their index and layout for ever:
 //! with them, two versions detect that they differ.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -360,6 +362,21 @@ pub enum ToTool {
     /// The result of [`FromTool::Exchange`]: the values that were found. It is not encoded.
     #[serde(skip)]
     Exchanged(Result<Vec<FoundValue>, Failure>),
+    /// The result of [`Exchange::Fence`], the values of all nodes, one after the other, or of
+    /// [`Exchange::Modex`]. It is not encoded.
+    #[serde(skip)]
+    Fenced(Result<Arc<[u8]>, Failure>),
+}
+
+impl ToTool {
+    /// Returns the answer that refuses an exchange.
+    pub fn refused(exchange: &Exchange, failure: Failure) -> ToTool {
+        match exchange {
+            Exchange::Fence { .. } | Exchange::Modex(_) => ToTool::Fenced(Err(failure)),
+            Exchange::Group { .. } => ToTool::Answer { request: 0, result: Err(failure) },
+            _ => ToTool::Exchanged(Err(failure)),
+        }
+    }
 }
 
 impl Message for ToTool {

@@ -147,6 +147,8 @@ quotas! {
         [MAX_GROUPS_PER_USER = 4096, User]
     AwaitedKeys: "keys for which lookups wait", "", ERR_RESOURCE_BUSY, "try again"
         [MAX_AWAITED_KEYS_PER_TOOL = 64, Tool; MAX_AWAITED_KEYS_PER_USER = 16 << 10, User]
+    FenceBytes: "bytes of fences that wait for nodes", ", with 1 KiB for each node", ERR_OUT_OF_RESOURCE, "put less between two"
+        [MAX_FENCE_BYTES = 64 << 20, Engine]
 }
 
 impl Quota {

@@ -295,6 +295,12 @@ fn serve(
             Ok(AgentInput::Message(ToAgent::EndPulls(ended))) => pulls.end(&ended),
             Ok(AgentInput::Message(ToAgent::Resize(size))) => drop(job.resize_ptys(size)),
             Ok(AgentInput::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
+            Ok(AgentInput::Message(ToAgent::Exchanged { call, answer })) => host.exchanged(call, answer),
+            Ok(AgentInput::Message(ToAgent::Modex { call, rank })) => {
+                engine.modex(job, rank, host.modex_reply(call));
+            }
+            // The end of the edge has put it to others.
+            Ok(AgentInput::Message(ToAgent::Piece(_))) => {}
             Ok(AgentInput::Message(ToAgent::CutOff)) => cut_off(job, ranks),
             Ok(AgentInput::Message(ToAgent::Close)) => return Ok(AgentExit::Over),
             Ok(AgentInput::Over) => is_over = true,

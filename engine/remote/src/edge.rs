@@ -8,8 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use iof_engine::Signal;
-use iof_nodes::{BrokenEnd, BrokenPull, Bundle, ControlError, FrontEnd, LinkEnd, Start, ToAgent, ToFrontEnd};
-use iof_proto::{NodeStream, StreamPull};
+use iof_nodes::limits::MAX_PIECE;
+use iof_nodes::{
+    BrokenEnd, BrokenPull, Bundle, ControlError, ExchangeAnswer, FrontEnd, LinkEnd, Start, ToAgent,
+    ToFrontEnd,
+};
+use iof_proto::{Failure, NodeStream, Status, StreamPull, ToTool};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{CarrierEnd, DRAIN_LIMIT, END_LIMIT, lock};
@@ -58,18 +62,44 @@ pub struct State {
     pub carrier: CarrierEnd,
     /// The input of the carrier, until all is written or it can't be.
     pub down: Option<File>,
-    /// Frames that were sent while the link had no room. Bounded: answers and credit by their limit, stdin by
-    /// its replies. An answer counts until it is in the link.
-    waiting: VecDeque<(Vec<u8>, Option<Arc<()>>)>,
+    /// What was sent while the link had no room. Bounded: answers and credit by their limit, stdin by its replies.
+    waiting: VecDeque<Waiting>,
     /// The broken end of a node that was given up, until the driver reports it.
     pub given_up: Option<BrokenEnd>,
+}
+
+/// Frames that wait for room.
+#[derive(Default)]
+struct Waiting {
+    /// The values that precede them, in pieces, and the number of bytes of these that were sent. Those of a fence are
+    /// the same for all nodes.
+    values: Option<(Arc<[u8]>, usize)>,
+    frames: Vec<u8>,
+    /// An answer counts until it is in the link.
+    _answer: Option<Arc<()>>,
+}
+
+impl Waiting {
+    /// Returns the frame of the next piece.
+    fn next_piece(&mut self) -> Option<Vec<u8>> {
+        let (values, sent) = self.values.as_mut()?;
+        let piece = values.get(*sent..).filter(|rest| !rest.is_empty())?;
+        let piece = piece.get(..MAX_PIECE).unwrap_or(piece);
+        *sent = sent.saturating_add(piece.len());
+        // A piece is within the limits.
+        ToAgent::Piece(piece.to_vec()).frame().ok()
+    }
 }
 
 impl State {
     /// Sends whole frames, which may be an answer. They are lost if the edge has ended.
     fn send(&mut self, frames: Vec<u8>, answer: Option<Arc<()>>) {
+        self.send_waiting(Waiting { frames, _answer: answer, values: None });
+    }
+
+    fn send_waiting(&mut self, waiting: Waiting) {
         if !self.link.is_closed() {
-            self.waiting.push_back((frames, answer));
+            self.waiting.push_back(waiting);
             self.write();
         }
     }
@@ -78,9 +108,11 @@ impl State {
     pub fn write(&mut self) {
         loop {
             while self.link.has_room()
-                && let Some((frames, _)) = self.waiting.pop_front()
+                && let Some(waiting) = self.waiting.front_mut()
             {
-                self.link.send_frames(&[IoSlice::new(&frames)]);
+                let piece = waiting.next_piece();
+                let frames = piece.or_else(|| self.waiting.pop_front().map(|waiting| waiting.frames));
+                self.link.send_frames(&[IoSlice::new(&frames.unwrap_or_default())]);
             }
             let Some(down) = &mut self.down else { return };
             match self.link.write_to(down) {
@@ -117,8 +149,9 @@ impl State {
     /// Ends the edge after what was sent, with which the job ends. Another carrier may bring it for a
     /// while.
     fn end(&mut self) {
-        let waiting = self.waiting.drain(..);
-        waiting.for_each(|(frames, _)| self.link.send_frames(&[IoSlice::new(&frames)]));
+        // Nothing waits for values any more.
+        let waiting = self.waiting.drain(..).filter(|waiting| waiting.values.is_none());
+        waiting.for_each(|waiting| self.link.send_frames(&[IoSlice::new(&waiting.frames)]));
         self.link.end(Instant::now() + self.link.limit().clamp(DRAIN_LIMIT, END_LIMIT));
         self.write();
     }
@@ -176,6 +209,20 @@ impl EdgeEnds {
     /// Sends an answer to an agent.
     pub fn send_answer(&self, frames: Vec<u8>, answer: Arc<()>) {
         self.state().send(frames, Some(answer));
+    }
+
+    /// Sends the answer to an exchange of ranks.
+    pub fn send_exchanged(&self, call: u64, answer: ToTool, counted: Arc<()>) {
+        let values =
+            if let ToTool::Fenced(Ok(values)) = &answer { Some((Arc::clone(values), 0)) } else { None };
+        let Some(answer) = ExchangeAnswer::of(answer) else { return };
+        let frames = ToAgent::Exchanged { call, answer }.frame().or_else(|error| {
+            let failure = Failure::new(Status::ERR_OUT_OF_RESOURCE, error.to_string());
+            ToAgent::Exchanged { call, answer: ExchangeAnswer::Found(Err(failure)) }.frame()
+        });
+        // The second one is within the limits.
+        let frames = frames.unwrap_or_default();
+        self.state().send_waiting(Waiting { values, frames, _answer: Some(counted) });
     }
 
     /// Gives credit for bytes of a bundle that are where they belong.

@@ -72,7 +72,9 @@ pub enum RemoteStartError {
         limit: usize,
     },
     /// MPI programs and tools of PMIx are served on one node only.
-    #[error("MPI programs run on one node only: set `JobSpec::mpi` to `Mpi::None`, without `pmix_tools`")]
+    #[error(
+        "jobs on several nodes have no PMIx tools, parent or values of a spawner: leave out `pmix_tools`, `parent` and `pmi_values`"
+    )]
     Mpi,
     /// This rank inherits a stdin without a terminal, or as the second one.
     #[error("rank {0}: stdin on another node is empty, pushed, a path or that of one terminal")]

@@ -108,6 +108,8 @@ impl Follower {
                 let exit = status.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)));
                 NodeReport::Exited { rank, exit, requested }
             }
+            NodeEvent::Message(ToFrontEnd::Mpi { rank, event }) => NodeReport::Mpi { rank, event },
+            NodeEvent::Message(ToFrontEnd::Modex { call, values }) => NodeReport::Modex { call, values },
             NodeEvent::Message(ToFrontEnd::StdinTaken { call, answer }) => {
                 NodeReport::StdinTaken { call, answer }
             }

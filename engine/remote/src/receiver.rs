@@ -58,6 +58,15 @@ impl Receiver {
                 self.pass_on(pull, broken_piece(&broken), || {})?;
             }
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
+            FrontEvent::Message(ToFrontEnd::Exchange { call, rank, exchange }) => {
+                let (ends, counted) = (Arc::clone(&self.ends), self.ends.state().front.answer());
+                let reply = Box::new(move |answer| ends.send_exchanged(call, answer, counted));
+                // The command ends, or the job does.
+                let Some(remote) = self.remote.upgrade() else { return Ok(()) };
+                if let Some(job) = remote.job.get() {
+                    job.exchange(rank, exchange, reply);
+                }
+            }
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     // Before their output arrives.

@@ -106,6 +106,7 @@ impl Edges for Remote {
             NodeRequest::SignalRanks(signal, ranks) => {
                 ToAgent::SignalRanks { signal: signal.number(), ranks: ranks.into() }
             }
+            NodeRequest::Modex { call, rank } => ToAgent::Modex { call, rank },
             NodeRequest::Resize(size) => ToAgent::Resize(size),
             NodeRequest::Stdin { call, ranks, bytes } => {
                 edge.note_call(call);

@@ -10,8 +10,8 @@ use std::{env, fmt, mem};
 use crossbeam::channel::unbounded;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{
-    DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Mpi, Node, Policy, Pty,
-    Rendezvous, Stdin, needs_mpi, own_interaction,
+    DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Node, Policy, Pty, Rendezvous,
+    Stdin, mpi_nodes, own_interaction,
 };
 use iof_nodes::limits::{MAX_DIALS, MAX_NODES};
 use iof_nodes::{NodeConfig, Start, ToAgent};
@@ -190,7 +190,7 @@ impl Remote {
     ) -> Result<Job, RemoteStartError> {
         self.check_ranks(launch.spec)?;
         self.check_reattach(launch)?;
-        let starts = Starts::of(launch)?;
+        let starts = Starts::of(launch, &self.nodes)?;
         let job = engine.begin_on_nodes(
             launch.spec,
             &self.nodes,
@@ -226,7 +226,7 @@ impl Remote {
         }
         let has_mpi_values =
             spec.pmix_tools.is_some() || spec.parent.is_some() || !spec.pmi_values.is_empty();
-        if has_mpi_values || !matches!(spec.mpi, Mpi::None | Mpi::Auto) || needs_mpi(spec) {
+        if has_mpi_values {
             return Err(RemoteStartError::Mpi);
         }
         if spec.directives.forward.is_some() {
@@ -251,7 +251,7 @@ impl Remote {
 }
 
 impl Starts {
-    fn of(launch: &Launch<'_>) -> Result<Starts, RemoteStartError> {
+    fn of(launch: &Launch<'_>, nodes: &[Node]) -> Result<Starts, RemoteStartError> {
         let directory = env::current_dir().map_err(RemoteStartError::Directory)?;
         let mut start = Start { spec: launch.spec.clone(), config: launch.config.clone() };
         if let Rendezvous::Session(path) | Rendezvous::Agent(path) | Rendezvous::System(path) =
@@ -282,7 +282,7 @@ impl Starts {
         }
         // This process ends the job.
         (spec.kill_on_bad_exit, spec.timeout) = (KillOnBadExit::Never, None);
-        (spec.hide_launcher, spec.mpi) = (spec.hide_launcher || spec.mpi != Mpi::None, Mpi::None);
+        (spec.mpi, spec.mpi_nodes) = mpi_nodes(launch.spec, nodes)?;
         spec.elsewhere = false;
         let (stdin, interactions) = (mem::take(&mut spec.stdin), mem::take(&mut spec.interactions));
         let (own_stdin, ptys) = (mem::take(&mut spec.own_stdin), mem::take(&mut spec.ptys));

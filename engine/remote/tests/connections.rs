@@ -13,7 +13,7 @@ use iof_engine::{
     App, Config, Ending, Engine, Grant, JobSpec, KillOnBadExit, LaunchError, Mpi, ProcessGroup, Pty,
     Rendezvous, Stdin, WindowSize,
 };
-use iof_proto::{Channels, Info, Nspace, Proc, Rank, directive::key};
+use iof_proto::{Channels, Info, MpiNodes, Nspace, Proc, Rank, directive::key};
 use iof_remote::{
     AgentError, AgentExit, Carriers, Launch, Node, NodeConnection, RemoteJob, RemoteStartError, agent,
 };
@@ -218,6 +218,7 @@ fn check_field(field: &str) {
         "kill_on_bad_exit" | "timeout" => ends.as_str(),
         "kill_wait" => stays.as_str(),
         "directives" => "[ -p /dev/stdin ] && echo open; true",
+        "mpi" => "echo $PMI_RANK of $PMI_SIZE",
         _ => "echo $IOF_RANK",
     };
     let mut spec = job(script);
@@ -239,9 +240,9 @@ fn check_field(field: &str) {
         "kill_wait" => spec.kill_wait = Duration::from_millis(100),
         "timeout" => spec.timeout = Some(Duration::from_millis(500)),
         "directives" => spec.directives.stdin = true,
-        "mpi" | "pmix_tools" => {
-            spec.mpi = Mpi::Pmix;
-            spec.pmix_tools = (field == "pmix_tools").then(|| "iof".into());
+        "mpi" => spec.mpi = Mpi::Pmi1,
+        "pmix_tools" => {
+            (spec.mpi, spec.pmix_tools) = (Mpi::Pmix, Some("iof".into()));
             return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
         }
         "parent" | "pmi_values" => {
@@ -250,8 +251,9 @@ fn check_field(field: &str) {
             spec.pmi_values = [("key".into(), "value".into())].into();
             return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
         }
-        "local" | "elsewhere" => {
+        "local" | "elsewhere" | "mpi_nodes" => {
             (spec.local, spec.elsewhere) = (Some([Rank(1)].into()), true);
+            spec.mpi_nodes = Some(MpiNodes { name: "x".into(), nodes: Vec::new() });
             return assert_eq!(run(&spec, true).unwrap(), default, "the nodes determine {field}");
         }
         // `nodes_options` of the command compares the last two, `on_nodes` of the engine the first one.

@@ -165,7 +165,8 @@ impl Engine {
         let memory = Arc::new(SharedMemory::new(Box::new(node_files), backlog_holder));
         let state = Core::new(FIRST_PEER, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
         let budget = Budget::new(file_limit(), places);
-        let tables = Arc::new(Tables::new(state, Handles::new(listener.clone()), memory, reports, &capture));
+        let handles = Handles::new(listener.clone());
+        let tables = Arc::new(Tables::new(state, handles, memory, Arc::clone(&reports), &capture));
         let starter = Arc::new(Starter {
             config,
             caches: Arc::clone(&caches),
@@ -195,7 +196,7 @@ impl Engine {
             crowded_until: None,
             changed: false,
             connections: BTreeMap::new(),
-            pmi: PmiLinks::default(),
+            pmi: PmiLinks::new(&reports),
             departed: BTreeMap::new(),
         };
         control.listen()?;

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_capture::Signal;
-use iof_core::{Call, Grant, Input, PeerId, QueryId, SpawnId, SpawnRequest, StdinPush};
+use iof_core::{Call, Grant, Input, PeerId, QueryId, ReplyCallback, SpawnId, SpawnRequest, StdinPush};
 use iof_proto::limits::MAX_FAILURE_REASON;
-use iof_proto::{Channel, Channels, Failure, Found, Info, JobSpec, Log, Nspace, Proc, Query, Status, socket};
+use iof_proto::{
+    Channel, Channels, Exchange, Failure, Found, Info, JobSpec, Log, Nspace, Proc, Query, Status, ToTool,
+    socket,
+};
 use nix::unistd::{Uid, geteuid};
 
 use crate::job::Job;
@@ -209,6 +212,16 @@ pub trait Host: Send + Sync {
             None => "the log request has no entry".to_owned(),
         };
         reply.deny(Status::ERR_NOT_SUPPORTED, reason);
+    }
+
+    /// Passes on a request of a rank of a part of a job ([`JobSpec::mpi_nodes`]) to the engine that has the whole
+    /// job, which serves it by [`Job::exchange`]. `reply` is called once with the answer, on any thread. By
+    /// default such requests are refused.
+    fn exchange(&self, from: &Proc, exchange: Exchange, reply: ReplyCallback) {
+        let _ = from;
+        let failure =
+            Failure::new(Status::ERR_NOT_SUPPORTED, "the launcher connects no ranks of other nodes");
+        reply(ToTool::refused(&exchange, failure));
     }
 
     /// Reports that a rank has stalled the forwarding of all other ranks for about half a second.

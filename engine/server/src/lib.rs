@@ -52,17 +52,20 @@ pub use iof_capture::{
 pub use iof_core::{
     Buffering, DEFAULT_CACHE_SIZE, DeliverError, DeliveredBytes, DeliveredEnd, EarlyEnd, Edges, EndCause,
     Ending, Exit, Grant, JobStatus, LastStep, LogConfig, MAX_DELIVERED, MAX_PULLED_STREAMS, MAX_RANKS,
-    MIN_CACHE_SIZE, Node, NodeId, NodeLost, NodeReport, NodeRequest, OPEN_AFTER_KILL, REQUEST_LIFETIME,
-    REQUESTS_TO_END, RankExit, SAME_REQUEST, SpawnRequest, StdinAnswer, StdinPush, TIMEOUT_CODE,
+    MIN_CACHE_SIZE, NodeId, NodeLost, NodeReport, NodeRequest, OPEN_AFTER_KILL, REQUEST_LIFETIME,
+    REQUESTS_TO_END, RankExit, ReplyCallback, SAME_REQUEST, SpawnRequest, StdinAnswer, StdinPush,
+    TIMEOUT_CODE,
 };
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
     channel_name as log_channel_name,
 };
-pub use iof_proto::{App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi, Rendezvous};
+pub use iof_proto::{
+    App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi, MpiNodes, Node, Rendezvous,
+};
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;
 pub use job::endings::Endings;
 pub use job::plan::own_interaction;
 pub use mpi::pmi::is_launcher_variable;
-pub use mpi::pmix::needs_mpi;
+pub use mpi::pmix::mpi_nodes;

@@ -24,18 +24,19 @@ use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
 use iof_testing::{TIMEOUT, wait_for};
 use iof_tool::{Delivery, DirectItem, Pull, Tool};
 
-const A: NodeId = NodeId(0);
-const B: NodeId = NodeId(1);
+pub const A: NodeId = NodeId(0);
+pub const B: NodeId = NodeId(1);
 
 /// A request that an edge has received.
 #[derive(Debug, PartialEq, Eq)]
-enum Request {
+pub enum Request {
     Signal(Signal),
     SignalRanks(Signal, Vec<Rank>),
     Stdin(u64, Option<Vec<Rank>>, Vec<u8>),
     End(LastStep),
     Pull(Vec<StreamPull>),
     EndPulls(Vec<u32>),
+    Modex(u64, Rank),
 }
 
 struct Recorder(Mutex<Sender<(NodeId, Request)>>);
@@ -51,6 +52,7 @@ impl Edges for Recorder {
             NodeRequest::End(step) => Request::End(step),
             NodeRequest::Pull(pulls) => Request::Pull(pulls.to_vec()),
             NodeRequest::EndPulls(pulls) => Request::EndPulls(pulls.to_vec()),
+            NodeRequest::Modex { call, rank } => Request::Modex(call, rank),
             NodeRequest::Resize(_) => return,
         };
         // The test may have ended.
@@ -58,13 +60,13 @@ impl Edges for Recorder {
     }
 }
 
-struct Fixture {
-    engine: Engine,
-    job: Job,
-    requests: Receiver<(NodeId, Request)>,
+pub struct Fixture {
+    pub engine: Engine,
+    pub job: Job,
+    pub requests: Receiver<(NodeId, Request)>,
 }
 
-fn job_spec() -> JobSpec {
+pub fn job_spec() -> JobSpec {
     spec([shell("true").ranks(4)])
 }
 
@@ -91,7 +93,7 @@ fn nodes() -> [Node; 2] {
 }
 
 /// Starts the ranks of such a job, too.
-fn start(spec: &JobSpec) -> Fixture {
+pub fn start(spec: &JobSpec) -> Fixture {
     begin(spec).started()
 }
 
@@ -102,18 +104,18 @@ impl Fixture {
         self
     }
 
-    fn next(&self) -> (NodeId, Request) {
+    pub fn next(&self) -> (NodeId, Request) {
         self.requests.recv_timeout(TIMEOUT).expect("a request")
     }
 
-    fn exit(&self, rank: u32, raw: i32, requested: bool) {
+    pub fn exit(&self, rank: u32, raw: i32, requested: bool) {
         let exit = Exit::Status(ExitStatus::from_raw(raw));
         let node = if rank < 2 { A } else { B };
         self.job.report_node(node, NodeReport::Exited { rank: Rank(rank), exit, requested });
     }
 
     /// Reports that nodes are over, and ends the remote part of the job.
-    fn end(&self, nodes: &[NodeId]) {
+    pub fn end(&self, nodes: &[NodeId]) {
         for node in nodes {
             self.job.report_node(*node, NodeReport::Over { cut_off: Vec::new() });
         }

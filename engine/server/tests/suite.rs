@@ -9,6 +9,7 @@ mod directives;
 mod early_end;
 mod event_loop;
 mod examples;
+mod fences;
 mod grace;
 #[path = "host/main.rs"]
 mod host;

@@ -273,7 +273,7 @@ impl Session {
             ToTool::SlowTargets { request, slow } => self.answered(request, Reply::SlowTargets(Ok(slow)))?,
             ToTool::Signalled { request, result } => self.answered(request, Reply::Signalled(result))?,
             ToTool::Spawned { request, result } => self.answered(request, Reply::Spawned(result))?,
-            ToTool::Welcome { .. } | ToTool::Refused { .. } | ToTool::Exchanged(_) => {
+            ToTool::Welcome { .. } | ToTool::Refused { .. } | ToTool::Exchanged(_) | ToTool::Fenced(_) => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, LaunchError, Mpi, Rendezvous};
+use iof_engine::{Engine, LaunchError, Rendezvous};
 use iof_proto::Nspace;
 use iof_proto::ranges::listed;
 use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
@@ -29,15 +29,11 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Resu
             return Err(Failure::Usage(format!("--reattach does not work {place}; leave one out")));
         }
     }
-    let refused = [
-        (args.mpi == Mpi::Pmi1, "--mpi pmi1", "MPI programs start on one node only"),
-        (args.mpi == Mpi::Pmix, "--mpi pmix", "MPI programs start on one node only"),
-        (
-            outputs.names_host(),
-            "%h or %N in the name of a file",
-            "the front end writes it, unless it is --output file=NAME:pattern:node",
-        ),
-    ];
+    let refused = [(
+        outputs.names_host(),
+        "%h or %N in the name of a file",
+        "the front end writes it, unless it is --output file=NAME:pattern:node",
+    )];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {
         Some((_, option, reason)) => Err(Failure::Usage(format!(
             "{option} does not work on several nodes yet: {reason}; leave it out, or write --hosts localhost:N for \

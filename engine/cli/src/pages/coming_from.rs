@@ -39,7 +39,7 @@ changed. `iof pull` takes those for output.
 * Ranks run on this node, unless `--hosts`, `--hostfile` or an allocation has others
   ([Several nodes](several-nodes.md)). By default there is one rank, also in an allocation. iof
   binds them to processors only with `--bind-to core`. It starts MPI programs of MPICH and its
-  relatives and of Open MPI 5, on one node ([MPI](mpi.md)).
+  relatives and of Open MPI 5 ([MPI](mpi.md)).
 * Rank 0 has the stdin of `iof run`, as with mpirun. With srun, all ranks have it: `--stdin all`.
 * Ranks inherit the whole environment of `iof run`. `-x` sets a variable, as with mpirun; srun's
   `-x` excludes nodes.

@@ -125,7 +125,8 @@ impl Failures {
                 self.nspace
             )),
             EndCause::Timeout => Some(self.timeout_line()),
-            EndCause::ParentEnded => None,
+            // A line has told the reason.
+            EndCause::Exchange(_) | EndCause::ParentEnded => None,
         }
     }
 
@@ -188,6 +189,7 @@ impl Failures {
             Some(EndCause::BadExit(rank)) => Some(format!("rank {rank} failed (see --kill-on-bad-exit)")),
             Some(EndCause::Abort { rank, .. }) => Some(format!("rank {rank} called MPI_Abort")),
             Some(EndCause::Uninitialized(rank)) => Some(format!("rank {rank} did not call MPI_Init")),
+            Some(EndCause::Exchange(_)) => Some("its ranks can't exchange values".to_owned()),
             Some(EndCause::ParentEnded) => Some("its parent has ended".to_owned()),
             Some(EndCause::Timeout) | None => None,
         };

@@ -168,7 +168,7 @@ fn failure_lines(job: &Job, timeout: Option<Duration>) -> Vec<String> {
     let told = job.endings().filter_map(|ending| match ending {
         Ending::Rank(rank) => failures.exited(&rank),
         Ending::Early(end) => failures.ends_early(&end),
-        Ending::NodeLost(_) => None,
+        Ending::NodeLost(_) | Ending::Mpi { .. } => None,
     });
     let mut lines: Vec<String> = told.collect();
     lines.extend(failures.cut_off_lines(&job.wait()));

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 
-use iof_engine::{App, Config, JobSpec, LaunchError, Mpi, Policy, Pty, Rendezvous, needs_mpi};
+use iof_engine::{App, Config, JobSpec, LaunchError, Mpi, Policy, Pty, Rendezvous};
 use iof_proto::{Nspace, Rank};
 use iof_remote::{Node, Template};
 
@@ -65,16 +65,12 @@ impl<'a> Plan<'a> {
         let stdin = if nodes.is_some() { stdin.over_nodes(typed) } else { stdin };
         let config = config(args, nodes.is_some())?;
         let mut spec = spec(args, apps)?;
+        // Tools of PMIx attach on one node only.
+        spec.pmix_tools.take_if(|_| nodes.is_some());
         (spec.stdin, spec.own_stdin, spec.ptys) = (stdin.ranks.clone(), stdin.own(), ptys);
         let last_pty = spec.ptys.keys().copied().filter(|rank| *rank != Rank::WILDCARD).max();
         if let Some(rank) = last_pty.filter(|rank| u64::from(rank.0) >= nprocs) {
             return Err(Failure::usage(LaunchError::UnknownPtyRank { rank, ranks: nprocs }));
-        }
-        if nodes.is_some() && needs_mpi(&spec) {
-            return Err(Failure::Usage(format!(
-                "MPI programs run on one node only: write --hosts localhost:{nprocs} for this node, or --mpi none for \
-                 ranks that are alone"
-            )));
         }
         Ok(Plan { args, began, name: spec.nspace.clone(), spec, config, outputs, stdin, typed, nodes, slots })
     }

@@ -280,6 +280,8 @@ impl RunningJob<'_> {
                 let line = self.failures.ends_early(&end);
                 self.report_line(line);
             }
+            // Those of a part of a job are for the engine that has the whole.
+            Ending::Mpi { .. } => {}
         }
     }
 

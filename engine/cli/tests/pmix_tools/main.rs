@@ -9,6 +9,7 @@ mod calls;
 mod embedders;
 mod facts;
 mod isolation;
+mod nodes;
 mod spawning;
 
 use std::ffi::OsStr;

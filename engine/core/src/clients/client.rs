@@ -70,6 +70,16 @@ impl Client {
         Payer { id: self.id, process: (!self.own).then_some(self.process) }
     }
 
+    /// Returns the job and the rank that it is, if it is one.
+    pub(crate) fn job_and_rank(&self) -> Option<(JobId, Rank)> {
+        match (self.id, &self.rank) {
+            (ClientId::Rank(run, rank), Some(Proc { nspace, .. })) => {
+                Some((JobId { nspace: nspace.clone(), run }, rank))
+            }
+            _ => None,
+        }
+    }
+
     /// Describes the client for people and files.
     pub(crate) fn description(&self) -> String {
         // The tool chooses its name freely, and the name ends up in files and terminals.

@@ -39,6 +39,8 @@ pub enum EndCause {
     },
     /// This rank has exited without `MPI_Init`, in which other ranks wait for it.
     Uninitialized(Rank),
+    /// The values that this rank, or others of its node, exchange with those of other nodes are not valid.
+    Exchange(Rank),
     /// The job took longer than its `JobSpec::timeout`.
     Timeout,
     /// The job or tool has ended that had the engine start this job.
@@ -214,6 +216,14 @@ impl EarlyEndPolicy {
             && self.kill_on != KillOnBadExit::Never
         {
             *cause = Some(EndCause::Uninitialized(rank));
+        }
+    }
+
+    /// Notes that ranks can't exchange values, because of those of this rank. This ends the job unless something
+    /// else does.
+    pub(crate) fn exchange_failed(&mut self, rank: Rank) {
+        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase {
+            *cause = Some(EndCause::Exchange(rank));
         }
     }
 

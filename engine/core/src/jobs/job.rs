@@ -10,7 +10,7 @@ use std::mem;
 use std::time::Duration;
 
 use iof_capture::{ProcessId, SourceId};
-use iof_proto::{Channel, Channels, Rank};
+use iof_proto::{Channel, Channels, MpiEvent, Rank};
 
 use crate::jobs::early_end::{EarlyEnd, EarlyEndPolicy, LastSteps};
 use crate::jobs::exit::Exit;
@@ -62,7 +62,9 @@ pub struct JobState {
     nodes: Nodes,
     /// Its local ranks that are still being started.
     launching: BTreeMap<Rank, Launching>,
-    /// The local ranks that have begun MPI, also while they are being started.
+    /// Another engine judges what its ranks do in MPI.
+    is_part: bool,
+    /// The ranks that have begun MPI, also while they are being started.
     mpi: BTreeMap<Rank, MpiPhase>,
     /// The first local rank that has exited without having begun MPI.
     uninitialized: Option<Rank>,
@@ -115,6 +117,7 @@ impl JobState {
             ranks: BTreeMap::new(),
             nodes: Nodes::default(),
             launching: BTreeMap::new(),
+            is_part: false,
             mpi: BTreeMap::new(),
             uninitialized: None,
             started: false,
@@ -486,4 +489,5 @@ enum EndingEntry {
     Rank(Rank),
     Lost(NodeLost),
     Early,
+    Mpi(Rank, MpiEvent),
 }

@@ -3,23 +3,11 @@
 use std::time::Instant;
 
 use iof_capture::ProcessId;
-use iof_proto::Rank;
+use iof_proto::{MpiEvent, Rank};
 
 use crate::Core;
 use crate::ids::JobId;
 use crate::jobs::job::MpiPhase;
-
-/// A report of a rank about MPI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the variants describe their fields")]
-pub enum MpiEvent {
-    /// The rank has called `MPI_Init`.
-    Initialized,
-    /// The rank has called `MPI_Finalize`.
-    Finalized,
-    /// The rank has called `MPI_Abort` with this exit code.
-    Aborted { code: i32 },
-}
 
 impl Core {
     /// Returns the job and the rank of a process that has not exited.
@@ -31,6 +19,9 @@ impl Core {
     /// complete the job.
     pub(crate) fn mpi_event(&mut self, job: &JobId, rank: Rank, event: MpiEvent, now: Instant) {
         let Some(state) = self.job_mut(job) else { return };
+        if state.pass_on(rank, event) {
+            return;
+        }
         let phase = match event {
             MpiEvent::Initialized => MpiPhase::Inside,
             MpiEvent::Finalized => MpiPhase::Finalized,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{Signal, WindowSize};
-use iof_proto::{Channel, Failure, NodeStream, Rank, StreamPull, UntakenStdin};
+use iof_proto::{Channel, Failure, MpiEvent, NodeStream, Rank, Status, StreamPull, UntakenStdin};
 
 use crate::jobs::early_end::LastStep;
 use crate::jobs::exit::Exit;
@@ -13,15 +13,6 @@ use crate::jobs::exit::Exit;
 /// The number of a node among the nodes of its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
-
-/// A node of a job, apart from that of the engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// The name by which it is reached.
-    pub host: String,
-    /// The ranks that run on the node.
-    pub ranks: BTreeSet<Rank>,
-}
 
 /// A node that is lost: its edge has ended before it was over.
 #[derive(Clone, Debug)]
@@ -48,6 +39,13 @@ pub enum NodeReport {
         /// The pids of the ranks, in the order of the ranks.
         pids: Vec<u32>,
     },
+    /// A rank has begun, ended or aborted MPI.
+    Mpi {
+        /// The rank.
+        rank: Rank,
+        /// The event.
+        event: MpiEvent,
+    },
     /// A rank has exited.
     Exited {
         /// The rank.
@@ -56,6 +54,13 @@ pub enum NodeReport {
         exit: Exit,
         /// `true` if the rank failed because of a signal that was sent to it.
         requested: bool,
+    },
+    /// The node has answered a request for what a rank has put.
+    Modex {
+        /// The [call](NodeRequest::Modex).
+        call: u64,
+        /// The values.
+        values: Result<Vec<u8>, Status>,
     },
     /// The node has answered a piece of stdin.
     StdinTaken {
@@ -92,6 +97,13 @@ pub enum NodeRequest<'a> {
     Pull(&'a [StreamPull]),
     /// Ends these pulls.
     EndPulls(&'a [u32]),
+    /// Requests what a rank has put for ranks of other nodes. The node answers once, with [`NodeReport::Modex`].
+    Modex {
+        /// The number of the request.
+        call: u64,
+        /// The rank.
+        rank: Rank,
+    },
     /// Passes on a piece of stdin. The node answers once, with [`NodeReport::StdinTaken`].
     Stdin {
         /// The number of the request.

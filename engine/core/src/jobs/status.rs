@@ -40,6 +40,8 @@ impl JobStatus {
                 let own = self.first_failure.filter(|(failed, _)| *failed == rank);
                 own.map_or(1, |(_, exit)| exit.code())
             }
+            // Ranks may exit with 0 after the SIGTERM.
+            Some(EndCause::Exchange(_)) => self.first_failure.map_or(1, |(_, exit)| exit.code()),
             Some(EndCause::BadExit(_) | EndCause::ParentEnded) | None => {
                 self.first_failure.map_or(self.has_lost_node.into(), |(_, exit)| exit.code())
             }

@@ -30,6 +30,16 @@ impl Jobs {
         self.by_name.get(nspace)
     }
 
+    /// Returns a job, unless it was removed.
+    pub(crate) fn find(&self, job: &JobId) -> Option<&JobState> {
+        self.get(&job.nspace).filter(|state| state.run() == job.run)
+    }
+
+    /// Returns a job, unless it was removed.
+    pub(crate) fn find_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
+        self.get_mut(&job.nspace).filter(|state| state.run() == job.run)
+    }
+
     pub(crate) fn get_mut(&mut self, nspace: &Nspace) -> Option<&mut JobState> {
         self.by_name.get_mut(nspace)
     }

@@ -4,19 +4,24 @@ use std::slice;
 use std::time::Instant;
 
 use iof_proto::{
-    Answer, Exchange, Failure, Found, FoundValue, Info, PMIX_GROUP_CONTEXT_ID, Persistence, Quota, Rank,
+    Answer, Exchange, Failure, Found, FoundValue, Info, Mpi, PMIX_GROUP_CONTEXT_ID, Persistence, Quota, Rank,
     Status, ToTool, Value,
 };
 
 use crate::Core;
-use crate::clients::client::{Client, ClientId, Payer, Requester};
+use crate::clients::client::{Client, Payer, Requester};
+use crate::fences::requests::FenceRequest;
+use crate::fences::table::FenceKey;
+use crate::ids::JobId;
+use crate::jobs::job::JobState;
 use crate::published::table::{Finders, KeySearch, PublishedValue, Publisher, WaitingLookup};
 
 impl Core {
     /// Serves a rank's request about published values.
     pub(crate) fn exchange(&mut self, requester: Requester, exchange: Exchange, now: Instant) {
-        let ClientId::Rank(run, rank) = requester.client.id else { return };
-        let rank = (run, rank);
+        let Some((requester, exchange)) = self.pass_on(requester, exchange) else { return };
+        let Some((job, rank)) = requester.client.job_and_rank() else { return };
+        let (run, rank) = (job.run, (job.run, rank));
         let result = match exchange {
             Exchange::Publish { values, range, persistence } => {
                 let finders = Finders::new(range, rank);
@@ -48,7 +53,14 @@ impl Core {
                 let is_done = count > 0 || keys.is_empty();
                 is_done.then(Vec::new).ok_or_else(|| not_found("this rank has not published", &keys))
             }
-            Exchange::Group { name, constructs, with_context } => {
+            Exchange::Group { name, ranks, constructs: true, with_context }
+                if self.node_of(&job, rank.1).is_some() =>
+            {
+                let key = FenceKey { run, ranks, group: Some(name), ..FenceKey::default() };
+                let request = FenceRequest { mpi: Mpi::Pmix, key, data: Vec::new(), with_context };
+                return self.fence(requester, (&job, rank.1), request, now);
+            }
+            Exchange::Group { name, constructs, with_context, .. } => {
                 let group = (run, name);
                 let result = if constructs {
                     self.construct_group(requester.client.payer(), group, with_context)
@@ -57,12 +69,19 @@ impl Core {
                 };
                 return self.reply(requester, |request| ToTool::Answer { request, result });
             }
+            Exchange::Fence { mpi, purpose, ranks, data } => {
+                let key = FenceKey { run, ranks, purpose, group: None };
+                let request = FenceRequest { mpi, key, data, with_context: false };
+                return self.fence(requester, (&job, rank.1), request, now);
+            }
+            Exchange::Modex(owner) => return self.modex(requester, &job, owner),
+            Exchange::Fail(reason) => return self.exchange_failed(&job, rank.1, reason, now),
         };
         self.reply(requester, |_| ToTool::Exchanged(result));
         self.end_lookups(now);
     }
 
-    fn construct_group(
+    pub(crate) fn construct_group(
         &mut self,
         payer: Payer,
         group: (u64, String),
@@ -152,6 +171,12 @@ impl Core {
             };
             self.reply(requester, |_| ToTool::Exchanged(result));
         }
+    }
+
+    /// Removes what a rank leaves that has exited: of all ranks of its job if it was the last one.
+    pub(crate) fn withdraw_published_by(&mut self, job: &JobId, rank: Rank) {
+        let has_exited = self.jobs.find(job).is_some_and(JobState::has_exited);
+        self.withdraw_published(job.run, (!has_exited).then_some(rank));
     }
 
     /// Removes the lookups of a rank that has exited, or of all ranks of a job, and their values that

@@ -10,8 +10,9 @@ use iof_proto::Proc;
 
 use crate::Core;
 use crate::effects::{Command, HandleOp};
-use crate::ids::StreamName;
+use crate::ids::{JobId, StreamName};
 use crate::jobs::exit::Exit;
+use crate::jobs::job::JobState;
 use crate::notice::Notice;
 
 impl Core {
@@ -75,8 +76,8 @@ impl Core {
         self.jobs.schedule_early_end(&proc.nspace, now);
         self.announce_end(&proc.nspace);
         self.shut_if_unread(&proc);
-        if let Some(job) = self.jobs.get(&proc.nspace) {
-            self.withdraw_published(job.run(), (!job.has_exited()).then_some(proc.rank));
+        if let Some(run) = self.jobs.get(&proc.nspace).map(JobState::run) {
+            self.withdraw_published_by(&JobId { nspace: proc.nspace, run }, proc.rank);
         }
     }
 }

@@ -181,6 +181,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::JobEnded { .. }
         | ToTool::Missed { .. }
         | ToTool::Exchanged(_)
+        | ToTool::Fenced(_)
         // A push has at most one of these in the queue.
         | ToTool::Room { .. } => false,
     }

@@ -104,7 +104,10 @@ impl<L: Send + 'static> Caller<L> {
     /// Returns a function that lets the thread pass a value to `take`, for which nothing waits. A
     /// value that the thread finds after [`Caller::end`] is neither passed nor dropped, because both
     /// may use memory that the last call has freed.
-    pub(crate) fn poster<T: Send + 'static>(&self, take: fn(T)) -> impl Fn(T) + Send + Sync + use<L, T> {
+    pub(crate) fn poster<T: Send + 'static, F: Fn(T) + Copy + Send + Sync + 'static>(
+        &self,
+        take: F,
+    ) -> impl Fn(T) + Send + Sync + use<L, T, F> {
         let (calls, state) = (self.calls.clone(), Arc::clone(&self.state));
         move |value| {
             let state = Arc::clone(&state);

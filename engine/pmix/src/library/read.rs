@@ -346,7 +346,7 @@ pub(crate) unsafe fn exchange(
 /// The module's contract, also for all that the values point to.
 pub(crate) unsafe fn group(
     constructs: bool,
-    name: *const c_char,
+    (name, ranks): (*const c_char, Vec<Rank>),
     start: *const types::Info,
     count: usize,
 ) -> Read<Exchange> {
@@ -357,7 +357,7 @@ pub(crate) unsafe fn group(
         info.value.kind != kind::PMIX_BOOL || unsafe { info.value.data.byte } != 0
     };
     let asks = |info: &types::Info| text_within(&info.key).is_ok_and(|key| key == CONTEXT) && is_set(info);
-    Ok(Exchange::Group { name, constructs, with_context: infos.iter().any(asks) })
+    Ok(Exchange::Group { name, ranks, constructs, with_context: infos.iter().any(asks) })
 }
 
 /// Reads a value to be published.

@@ -221,6 +221,29 @@ pub(crate) type PushStdin = unsafe extern "C" fn(
     *mut c_void,
 ) -> Status;
 
+/// `pmix_modex_cbfunc_t`: the callback with the values of ranks.
+pub(crate) type ModexCallback =
+    Option<unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, ReleaseCallback, *mut c_void)>;
+/// `pmix_server_fencenb_fn_t`.
+pub(crate) type FenceFunction = unsafe extern "C" fn(
+    *const RawProc,
+    usize,
+    *const Info,
+    usize,
+    *mut c_char,
+    usize,
+    ModexCallback,
+    *mut c_void,
+) -> Status;
+/// `pmix_server_dmodex_req_fn_t`.
+pub(crate) type DirectModex =
+    unsafe extern "C" fn(*const RawProc, *const Info, usize, ModexCallback, *mut c_void) -> Status;
+/// `pmix_server_connect_fn_t` and `pmix_server_disconnect_fn_t`.
+pub(crate) type Connect =
+    unsafe extern "C" fn(*const RawProc, usize, *const Info, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_dmodex_response_fn_t`.
+pub(crate) type ModexResponse = Option<unsafe extern "C" fn(Status, *mut c_char, usize, *mut c_void)>;
+
 /// `pmix_pdata_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -272,14 +295,14 @@ pub(crate) struct Module {
     pub client_connected: usize,
     pub client_finalized: Option<ClientFinalized>,
     pub abort: Option<Abort>,
-    /// `fence_nb` and `direct_modex`.
-    pub up_to_direct_modex: [usize; 2],
+    pub fence: Option<FenceFunction>,
+    pub direct_modex: Option<DirectModex>,
     pub publish: Option<Publish>,
     pub lookup: Option<WithKeys<LookupCallback>>,
     pub unpublish: Option<WithKeys<OpCallback>>,
     pub spawn: Option<SpawnFunction>,
-    /// `connect` and `disconnect`.
-    pub up_to_disconnect: [usize; 2],
+    pub connect: Option<Connect>,
+    pub disconnect: Option<Connect>,
     pub register_events: Option<RegisterEvents>,
     pub deregister_events: Option<DeregisterEvents>,
     pub listener: usize,
@@ -339,6 +362,10 @@ mod tests {
             ("offsetof(pmix_data_array_t, array)", offset_of!(DataArray, array)),
             ("offsetof(pmix_server_module_t, client_finalized)", offset_of!(Module, client_finalized)),
             ("offsetof(pmix_server_module_t, abort)", offset_of!(Module, abort)),
+            ("offsetof(pmix_server_module_t, fence_nb)", offset_of!(Module, fence)),
+            ("offsetof(pmix_server_module_t, direct_modex)", offset_of!(Module, direct_modex)),
+            ("offsetof(pmix_server_module_t, connect)", offset_of!(Module, connect)),
+            ("offsetof(pmix_server_module_t, disconnect)", offset_of!(Module, disconnect)),
             ("offsetof(pmix_server_module_t, register_events)", offset_of!(Module, register_events)),
             ("offsetof(pmix_server_module_t, deregister_events)", offset_of!(Module, deregister_events)),
             ("offsetof(pmix_server_module_t, publish)", offset_of!(Module, publish)),

@@ -2,13 +2,16 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use iof_proto::{Answer, Channels, FoundValue, FromTool, Info, Log, Nspace, Proc, Query, Status, ToTool};
 
 use crate::library::info::{CInfos, Value, c_string};
-use crate::library::types::{InfoCallback, LookupCallback, OpCallback, RawProc, SpawnCallback};
+use crate::library::types::{
+    InfoCallback, LookupCallback, ModexCallback, OpCallback, RawProc, SpawnCallback,
+};
 use crate::requests::answer;
 use crate::requests::spawn::ToolSpawn;
 
@@ -268,6 +271,42 @@ impl Drop for NspaceReply {
     }
 }
 
+/// Answers a request for values of ranks of other nodes, on any thread. Dropping it refuses the request.
+pub(crate) struct ValuesReply(Option<Call<ModexCallback>>);
+
+impl ValuesReply {
+    pub(crate) fn new(done: ModexCallback, data: *mut c_void) -> ValuesReply {
+        ValuesReply(Some(Call { done, data: CallData(data) }))
+    }
+
+    fn call(&mut self, values: Result<Arc<[u8]>, Status>) {
+        let Some(Call { done: Some(done), data }) = self.0.take() else { return };
+        match values {
+            Ok(values) => {
+                let (start, length) = (values.as_ptr().cast(), values.len());
+                let owner = Box::into_raw(Box::new(values)).cast();
+                // SAFETY: libpmix waits for one call, which is this one. The values are valid until it releases
+                // them.
+                unsafe { done(Status::SUCCESS.0, start, length, data.0, Some(release_values), owner) }
+            }
+            // SAFETY: libpmix waits for one call, which is this one.
+            Err(status) => unsafe { done(status.0, ptr::null(), 0, data.0, None, ptr::null_mut()) },
+        }
+    }
+}
+
+impl Drop for ValuesReply {
+    fn drop(&mut self) {
+        self.call(Err(Status::ERR_NOT_AVAILABLE));
+    }
+}
+
+/// Frees the values of an answer.
+unsafe extern "C" fn release_values(values: *mut c_void) {
+    // SAFETY: libpmix calls it once, with the pointer that `ValuesReply` has passed.
+    drop(unsafe { Box::from_raw(values.cast::<Arc<[u8]>>()) });
+}
+
 /// A request of a rank.
 #[derive(Debug)]
 pub struct RankRequest {
@@ -287,6 +326,7 @@ pub(crate) enum RankCallback {
     Group(AnswerReply, Vec<RawProc>),
     Lookup(LookupReply),
     Spawn(NspaceReply),
+    Values(ValuesReply),
 }
 
 /// Lets the thread that calls libpmix give an answer. libpmix holds locks during its upcalls that
@@ -335,6 +375,13 @@ impl fmt::Debug for RankReply {
 
 /// Gives an answer to a rank.
 pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>)) {
+    if let RankCallback::Values(mut reply) = reply {
+        return reply.call(match answer {
+            Ok(ToTool::Fenced(result)) => result.map_err(|failure| failure.status),
+            Ok(_) => Err(Status::ERR_NOT_SUPPORTED),
+            Err(status) => Err(status),
+        });
+    }
     let (mut published, mut nspace) = (Vec::new(), String::new());
     let answer = match answer {
         Ok(ToTool::Exchanged(result)) => Err(result.map_or_else(
@@ -351,6 +398,7 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
                 Status::SUCCESS
             },
         )),
+        Ok(ToTool::Fenced(result)) => Err(result.map_or_else(|failure| failure.status, |_| Status::SUCCESS)),
         Ok(ToTool::Logged { result, .. }) => {
             Err(result.map_or_else(|failure| failure.status, |report| report.status))
         }
@@ -369,6 +417,7 @@ pub(crate) fn answer_rank((reply, answer): (RankCallback, Result<ToTool, Status>
         (RankCallback::Spawn(mut reply), answer) => {
             reply.call(answer.map_or_else(|status| status, |answer| answer.status), &nspace);
         }
+        (RankCallback::Values(_), _) => {}
         (RankCallback::Answer(reply), Ok(answer)) => reply.send(&answer),
         (RankCallback::Group(reply, members), Ok(answer)) => {
             // libpmix 5 reads the members from the answer.

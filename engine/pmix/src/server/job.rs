@@ -1,14 +1,15 @@
 //! A job, and what libpmix is told about it.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
 
-use iof_proto::ProcInfo;
+use iof_proto::{MpiNodes, Node, ProcInfo};
 
 use crate::library::info::{Info, Value, c_string, characters};
 use crate::library::types::RawProc;
 
-/// A job whose ranks are all on this node. They are numbered in the order of its apps.
+/// A job, whose ranks are numbered in the order of its apps.
 #[derive(Clone, Debug)]
 pub struct JobInfo {
     /// The name, which no other PMIx job of this node may have: libraries derive the names of
@@ -16,13 +17,15 @@ pub struct JobInfo {
     pub nspace: String,
     /// The name in PMIx of the job that has this one started, and the rank.
     pub parent: Option<(String, u32)>,
-    /// The name of this node.
-    pub node: String,
-    /// Whether the node has fewer processors than the job has ranks.
+    /// Its nodes, with their ranks.
+    pub nodes: MpiNodes,
+    /// The number of this node among them.
+    pub own: u32,
+    /// Whether the node has fewer processors than it has ranks of the job.
     pub oversubscribed: bool,
     /// The programs, in the order of their ranks.
     pub apps: Vec<AppInfo>,
-    /// The numbers of the processors to which each rank is bound, in the order of the ranks. Empty
+    /// The numbers of the processors to which each rank of this node is bound, in the order of the ranks. Empty
     /// if they are not bound.
     pub processors: Vec<Vec<usize>>,
 }
@@ -53,6 +56,16 @@ impl JobInfo {
         self.apps.iter().fold(0, |sum, app| sum.saturating_add(app.ranks))
     }
 
+    /// Returns this node.
+    fn own(&self) -> Option<&Node> {
+        self.nodes.nodes.get(usize::try_from(self.own).ok()?)
+    }
+
+    /// Returns the ranks of this node.
+    pub fn own_ranks(&self) -> impl Iterator<Item = u32> {
+        self.own().into_iter().flat_map(|node| &node.ranks).map(|rank| rank.0)
+    }
+
     /// Returns the sets of processors of the ranks, in the form of hwloc.
     pub(crate) fn cpusets(&self) -> Vec<CString> {
         let list = |processors: &Vec<usize>| {
@@ -64,14 +77,16 @@ impl JobInfo {
     /// Returns the infos of the job, whose files are in `directory`, and whose ranks are bound to
     /// `places`, unless that is empty.
     pub(crate) fn infos(&self, directory: &Path, places: &[Locality]) -> Vec<Info> {
-        let size = self.size();
         let path = directory.to_string_lossy();
         let count = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
-        let mut infos = job_infos(&self.nspace, &[(&self.node, (0..size).collect())], &self.node);
+        let nodes = self.nodes.nodes.iter();
+        let nodes: Vec<(&str, Vec<u32>)> =
+            nodes.map(|node| (node.host.as_str(), node.ranks.iter().map(|rank| rank.0).collect())).collect();
+        let host = self.own().map_or("", |node| node.host.as_str());
+        let mut infos = job_infos(&self.nspace, &nodes, host);
         infos.extend([
             Info::number("pmix.job.napps", count),
-            // One block of nodes: the first is node 0, there is one of them, with all ranks.
-            Info::text("pmix.anlmap", &format!("(vector,(0,1,{size}))")),
+            Info::text("pmix.anlmap", &self.nodes.mapping()),
             Info::text("pmix.tmpdir", &path),
             Info::text("pmix.nsdir", &path),
             Info::new("pmix.tdir.rmclean", Value::Flag(true)),
@@ -88,20 +103,26 @@ impl JobInfo {
             ]);
         }
         infos.extend(self.open_mpi_infos());
+        let ranked = (0u32..).zip(&nodes).flat_map(|(number, (host, ranks))| {
+            (0u32..).zip(ranks).map(move |(local, rank)| (*rank, (local, (number, *host))))
+        });
+        let places_of: BTreeMap<u32, (u32, (u32, &str))> = ranked.collect();
         let mut first = 0u32;
         for (number, app) in (0u32..).zip(&self.apps) {
             infos.push(Info::new("pmix.app.arr", Value::Infos(app.infos(number, first))));
             for index in 0..app.ranks {
                 let rank = first.saturating_add(index);
                 let rank_directory = directory.join(rank.to_string());
-                let mut own = rank_infos(rank, rank, (0, &self.node));
+                let Some((local, node)) = places_of.get(&rank).copied() else { continue };
+                let mut own = rank_infos(rank, local, node);
                 own.extend([
                     Info::text("pmix.pdir", &rank_directory.to_string_lossy()),
                     Info::number("pmix.appnum", number),
                     Info::new("pmix.apprank", Value::Rank(index)),
                     Info::text("pmix.wdir", &app.directory),
                 ]);
-                let place = usize::try_from(rank).ok().and_then(|rank| places.get(rank));
+                let place = usize::try_from(local).ok().filter(|_| node.0 == self.own);
+                let place = place.and_then(|local| places.get(local));
                 own.extend(place.into_iter().flat_map(Locality::infos));
                 infos.push(Info::new("pmix.pdata", Value::Infos(own)));
             }
@@ -114,7 +135,9 @@ impl JobInfo {
     /// first one.
     pub(crate) fn pids(&self, pids: &[u32]) -> Vec<Info> {
         let apps = (0u32..).zip(&self.apps).flat_map(|(app, info)| (0..info.ranks).map(move |_| app));
-        let infos = (0u32..).zip(pids).zip(apps).map(|((rank, pid), app)| {
+        let apps: Vec<u32> = apps.collect();
+        let infos = self.own_ranks().zip(pids).map(|(rank, pid)| {
+            let app = usize::try_from(rank).ok().and_then(|rank| apps.get(rank)).copied().unwrap_or_default();
             let pid = Info::new("pmix.ppid", Value::Pid(pid.cast_signed()));
             let own = vec![Info::new("pmix.rank", Value::Rank(rank)), pid, Info::number("pmix.appnum", app)];
             Info::new("pmix.pdata", Value::Infos(own))
@@ -234,7 +257,8 @@ mod tests {
             let job = JobInfo {
                 nspace: "demo".into(),
                 parent: None,
-                node: "node1".into(),
+                nodes: MpiNodes { name: String::new(), nodes: Vec::new() },
+                own: 0,
                 oversubscribed,
                 apps: Vec::new(),
                 processors: Vec::new(),

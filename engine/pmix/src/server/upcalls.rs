@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use iof_proto::limits::MAX_LOG_TEXT;
-use iof_proto::{Exchange, FromTool, Proc, Rank};
+use iof_proto::{Exchange, FromTool, Proc};
 
 use crate::library::info::{self, characters};
 use crate::library::read::{self, ExchangeDirectives, Read};
 use crate::library::types::{
-    CONSTRUCT, Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawApp, RawProc,
-    RawQuery, SUCCESS, SpawnCallback, Status, ToolCallback,
+    Info, InfoCallback, LookupCallback, Module, OPERATION_SUCCEEDED, OpCallback, RawApp, RawProc, RawQuery,
+    SUCCESS, SpawnCallback, Status, ToolCallback,
 };
 use crate::limits::MAX_START_WAIT;
 use crate::requests::request::{
@@ -80,16 +79,23 @@ pub(crate) fn server_name() -> String {
     format!("iof-{}", std::process::id())
 }
 
-/// The names of the jobs that the server knows. Those whose ranks have all started have the infos of
-/// the ranks that libpmix does not have yet.
-static JOBS: Mutex<BTreeMap<String, Option<Vec<info::Info>>>> = Mutex::new(BTreeMap::new());
+/// A job that the server knows.
+pub(super) struct ServedJob {
+    /// Its ranks on this node.
+    pub(super) ranks: Vec<u32>,
+    /// Once they have all started: the infos of them that libpmix does not have yet.
+    started: Option<Vec<info::Info>>,
+}
+
+/// The jobs by their names.
+pub(super) static JOBS: Mutex<BTreeMap<String, ServedJob>> = Mutex::new(BTreeMap::new());
 static STARTED: Condvar = Condvar::new();
 
 /// Approves tools that know the name of this job, which is secret. If it `waits`, its ranks do until
 /// all of them have started.
-pub(crate) fn add_job(name: &str, waits: bool) {
-    let ranks = (!waits).then(Vec::new);
-    JOBS.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), ranks);
+pub(crate) fn add_job(name: &str, ranks: Vec<u32>, waits: bool) {
+    let job = ServedJob { ranks, started: (!waits).then(Vec::new) };
+    JOBS.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), job);
 }
 
 /// Approves them no more.
@@ -101,7 +107,7 @@ pub(crate) fn remove_job(name: &str) {
 /// Sets the infos of the ranks of a job. All ranks have started.
 pub(crate) fn set_started(name: &str, ranks: Vec<info::Info>) {
     if let Some(job) = JOBS.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
-        *job = Some(ranks);
+        job.started = Some(ranks);
     }
     STARTED.notify_all();
 }
@@ -111,14 +117,15 @@ pub(crate) fn set_started(name: &str, ranks: Vec<info::Info>) {
 /// job, and no others later.
 fn await_start(name: &str) -> Vec<info::Info> {
     let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_starting = |jobs: &mut BTreeMap<_, _>| matches!(jobs.get(name), Some(None));
+    let is_starting =
+        |jobs: &mut BTreeMap<_, ServedJob>| jobs.get(name).is_some_and(|job| job.started.is_none());
     let awaited = STARTED.wait_timeout_while(jobs, MAX_START_WAIT, is_starting);
     let mut jobs = awaited.unwrap_or_else(PoisonError::into_inner).0;
-    jobs.get_mut(name).and_then(|ranks| ranks.replace(Vec::new())).unwrap_or_default()
+    jobs.get_mut(name).and_then(|job| job.started.replace(Vec::new())).unwrap_or_default()
 }
 
-/// Returns the upcalls of this host.
-pub(crate) fn module() -> Module {
+/// Returns the upcalls of this host about one rank each.
+pub(super) fn module() -> Module {
     Module {
         client_finalized: Some(client_finalized),
         abort: Some(abort),
@@ -130,7 +137,6 @@ pub(crate) fn module() -> Module {
         tool_connected: Some(tool_connected),
         log: Some(log),
         job_control: Some(job_control),
-        group: Some(group),
         client_connected2: Some(client_connected2),
         ..Module::default()
     }
@@ -172,7 +178,7 @@ fn pass(call: impl FnOnce(&EventReceiver)) {
 ///
 /// # Safety
 /// `proc` is null or points to a rank.
-unsafe fn request(proc: *const RawProc, message: Read<FromTool>, reply: RankCallback) {
+pub(super) unsafe fn request(proc: *const RawProc, message: Read<FromTool>, reply: RankCallback) {
     // SAFETY: the contract.
     let name = unsafe { name(proc) };
     pass(|receiver| {
@@ -389,40 +395,10 @@ unsafe extern "C" fn log(
     }
 }
 
-/// Constructs or destructs a group, whose members have all called. The first one stands for all.
-/// libpmix 5 would end a destruction twice if this function did so later.
-unsafe extern "C" fn group(
-    operation: c_int,
-    group: *mut c_char,
-    members: *const RawProc,
-    member_count: usize,
-    directives: *const Info,
-    count: usize,
-    done: InfoCallback,
-    data: *mut c_void,
-) -> Status {
-    let constructs = operation == CONSTRUCT;
-    // SAFETY: libpmix passes a name, and these numbers of members and infos.
-    unsafe {
-        let message = read::group(constructs, group, directives, count).map(FromTool::Exchange);
-        let members = read::slice(members, member_count, usize::MAX).unwrap_or_default().to_vec();
-        let mut first = members.first().copied();
-        // It may be all ranks of a job, one of which is number 0.
-        first.iter_mut().filter(|first| first.rank == Rank::WILDCARD.0).for_each(|first| first.rank = 0);
-        let first = first.as_ref().map_or(ptr::null(), ptr::from_ref);
-        if constructs {
-            request(first, message, RankCallback::Group(AnswerReply::new(done, data), members));
-            SUCCESS
-        } else {
-            request(first, message, RankCallback::Status(StatusReply::new(None, data)));
-            OPERATION_SUCCEEDED
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use std::ptr;
     use std::sync::mpsc;
 
     use super::*;

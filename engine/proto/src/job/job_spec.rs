@@ -9,12 +9,13 @@ use iof_shm_ring::Interaction;
 use serde::{Deserialize, Serialize};
 
 use crate::directive::{DIRECTIVES_VERSION, Directives};
+use crate::job::nodes::MpiNodes;
 use crate::job::path;
 use crate::job::process::{ProcessGroup, Pty, Stdin};
 use crate::names::{Nspace, Proc, Rank};
 
 /// The version of [`JobSpec`], to which each change of it or of a type in it adds 1.
-pub const JOB_VERSION: u32 = 1 + DIRECTIVES_VERSION;
+pub const JOB_VERSION: u32 = 2 + DIRECTIVES_VERSION;
 
 /// Default of [`JobSpec::kill_wait`]: 2 seconds.
 pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
@@ -95,7 +96,8 @@ pub enum Mpi {
     ///
     /// `MPI_Abort` ends the job with its code (`EndCause::Abort`). A rank
     /// that exits with code 0 between `MPI_Init` and `MPI_Finalize` has failed
-    /// (`Exit::Unfinalized`). A job with ranks elsewhere cannot have it.
+    /// (`Exit::Unfinalized`). A job with ranks elsewhere cannot have it, except with
+    /// [`JobSpec::mpi_nodes`].
     Pmi1,
     /// PMIx, as of Open MPI 5, with the consequences of [`Mpi::Pmi1`]. The server is libpmix, which
     /// is opened with dlopen(3): that of the variable `IOF_LIBPMIX`, of the first program that
@@ -230,6 +232,10 @@ pub struct JobSpec {
     /// of the whole job, also if this engine starts some of its ranks only. The engine of a node
     /// does not know the other ranks unless `elsewhere` is set.
     pub local: Option<BTreeSet<Rank>>,
+    /// The nodes of all ranks, if the ranks that this engine starts are a part of a job that starts MPI.
+    /// `Host::exchange` then passes on what they want of the others, and `Ending::Mpi` tells what
+    /// becomes of them in MPI, which this engine does not judge.
+    pub mpi_nodes: Option<MpiNodes>,
     /// `true` if the job also has remote ranks. If so, their output may be
     /// delivered (`Engine::deliver`), and the job does not end before
     /// `Engine::end_job` is called.
@@ -261,6 +267,7 @@ impl JobSpec {
             binding: Binding::None,
             hide_launcher: false,
             local: None,
+            mpi_nodes: None,
             elsewhere: false,
         }
     }

@@ -1,6 +1,7 @@
 //! Jobs as they are launched: their specification, and what their processes have.
 
 pub(crate) mod job_spec;
+pub(crate) mod nodes;
 pub(crate) mod path;
 pub(crate) mod process;
 pub(crate) mod spawn;

@@ -1,16 +1,19 @@
 //! Values that ranks publish for others (`PMIx_Publish`, `PMIx_Lookup`, `PMIx_Unpublish`), and groups of
-//! ranks (`PMIx_Group_construct`, `PMIx_Group_destruct`).
+//! ranks (`PMIx_Group_construct`, `PMIx_Group_destruct`), and fences of several nodes.
 
 use std::time::Duration;
 
-use crate::names::Proc;
+use serde::{Deserialize, Serialize};
+
+use crate::job::job_spec::Mpi;
+use crate::names::{Proc, Rank};
 
 /// The key of the number of a group.
 pub const PMIX_GROUP_CONTEXT_ID: &str = "pmix.grp.ctxid";
 
 /// The processes that find a published value, or the values that a request is about
 /// (`pmix_data_range_t`). Ordered from the narrowest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DataRange {
     /// The process that publishes it.
     Process,
@@ -21,7 +24,7 @@ pub enum DataRange {
 }
 
 /// The end of a published value, unless it is unpublished before (`pmix_persistence_t`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Persistence {
     /// The first lookup that returns it, or the exit of all processes of the job.
     FirstRead,
@@ -34,7 +37,7 @@ pub enum Persistence {
 }
 
 /// A value of any type under its key, with the process that has published it (`pmix_pdata_t`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundValue {
     /// The process.
     pub source: Proc,
@@ -46,8 +49,8 @@ pub struct FoundValue {
     pub bytes: Vec<u8>,
 }
 
-/// A request of a rank about published values or groups.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A request of a rank about published values or groups, or of the ranks of a node in a fence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exchange {
     /// Publish values under their keys, or none of them.
     Publish {
@@ -81,9 +84,51 @@ pub enum Exchange {
     Group {
         /// Its name.
         name: String,
+        /// All members in ascending order, if they are ranks of one job; none for all of the job.
+        ranks: Vec<Rank>,
         /// `true` to construct the group, `false` to destruct it.
         constructs: bool,
         /// `true` if it gets a number that no other group of the engine has.
         with_context: bool,
     },
+    /// Wait for the other nodes, as all ranks of this node that take part in a fence have entered it. Answered by
+    /// [`ToTool::Fenced`].
+    Fence {
+        /// Their protocol.
+        mpi: Mpi,
+        /// The purpose.
+        purpose: FencePurpose,
+        /// All ranks that take part, in ascending order; none for the whole job.
+        ranks: Vec<Rank>,
+        /// The values of this node. They precede the request between nodes.
+        data: Vec<u8>,
+    },
+    /// Return what a rank of another node has put (direct modex), once it has. Answered by [`ToTool::Fenced`].
+    Modex(Rank),
+    /// End the job for this reason: values of a fence are not valid. Not answered.
+    Fail(String),
+}
+
+/// The purpose of a fence. Ranks may be in one of each at a time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum FencePurpose {
+    /// To wait for each other, and to exchange values.
+    #[default]
+    Values,
+    /// To connect (`PMIx_Connect`).
+    Connect,
+    /// To disconnect (`PMIx_Disconnect`).
+    Disconnect,
+}
+
+/// A report of a rank about MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the variants describe their fields")]
+pub enum MpiEvent {
+    /// The rank has called `MPI_Init`.
+    Initialized,
+    /// The rank has called `MPI_Finalize`.
+    Finalized,
+    /// The rank has called `MPI_Abort` with this exit code.
+    Aborted { code: i32 },
 }

@@ -1,5 +1,6 @@
 //! The threads of an agent that tell the front end of the ranks: output, exits and totals.
 
+use std::io::IoSlice;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::thread;
@@ -15,6 +16,7 @@ use iof_proto::{StreamStats, Value};
 use iof_tool::{RequestError, Tool};
 
 use super::hooks::FilesEnd;
+use super::host::Frames;
 use super::prepare::OutputReaders;
 use super::uplink::{AgentInput, Uplink};
 use super::{AgentError, NAME};
@@ -32,12 +34,14 @@ pub(super) fn follow(
     engine: &Arc<Engine>,
     job: &Job,
     (uplink, inputs): (&Arc<Uplink>, Sender<AgentInput>),
-    (OutputReaders { bundles, mut files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
+    (OutputReaders { bundles, mut files }, messages): (OutputReaders, Receiver<Frames>),
 ) -> Result<(), AgentError> {
     let mut tool = engine.attach(NAME, Grant::Never)?;
     uplink.send(&ToFrontEnd::Started { pids: job.pids() });
     let up = Arc::clone(uplink);
-    start_thread("iof-log", move || messages.into_iter().for_each(|message| up.send(&message)))?;
+    start_thread("iof-log", move || {
+        messages.into_iter().flatten().for_each(|frame| up.write(&[IoSlice::new(&frame)]))
+    })?;
     let output = bundles.start(uplink)?;
     if let Some(files) = &mut files {
         let (uplink, inputs) = (Arc::clone(uplink), inputs.clone());
@@ -48,7 +52,9 @@ pub(super) fn follow(
     start_thread("iof-endings", move || {
         let mut is_requested = false;
         for ending in job.endings() {
-            if let Ending::Rank(rank) = ending {
+            if let Ending::Mpi { rank, event } = ending {
+                up.send(&ToFrontEnd::Mpi { rank, event });
+            } else if let Ending::Rank(rank) = ending {
                 is_requested |= rank.requested;
                 send_exit(&job, &up, rank);
                 if is_requested && job.try_wait_exit().is_some() {

@@ -56,6 +56,7 @@ pub(crate) fn make_upcall(
             starter.map(|starter| starter.remove(&job.nspace));
         }
         Upcall::Reply { done, answer } => done(answer),
+        Upcall::Exchange { from, exchange, done } => host.exchange(&from, exchange, done),
         Upcall::Taken(callback) => callback(),
     }
 }

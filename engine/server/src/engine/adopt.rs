@@ -235,6 +235,7 @@ impl Engine {
                 early_end_policy: EarlyEndPolicy::never(),
                 directives: &directives,
                 elsewhere,
+                is_part: false,
                 launching,
                 nodes: &[],
                 is_direct: false,

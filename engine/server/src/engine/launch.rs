@@ -21,8 +21,9 @@ use crate::error::LaunchError;
 use crate::job::Job;
 use crate::job::binding;
 use crate::job::plan::{PlannedRank, first_ranks, own_interaction, planned_ranks, process_spec};
+use crate::mpi::needs::MpiNeeds;
 use crate::mpi::pmi::{self, PmiJob};
-use crate::mpi::pmix::{MpiNeeds, PmixJob};
+use crate::mpi::pmix::PmixJob;
 use crate::mpi::pmix_tools;
 use crate::mpi::topology::Topology;
 use crate::tables::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
@@ -44,6 +45,7 @@ pub(crate) fn new_job(spec: &JobSpec) -> NewJob<'_> {
         early_end_policy: EarlyEndPolicy::new(kill_on_bad_exit, kill_wait, timeout, Instant::now()),
         directives: &spec.directives,
         elsewhere: spec.elsewhere,
+        is_part: spec.mpi_nodes.is_some(),
         launching: planned_ranks(spec).map(|planned| (planned.rank, planned.launching(spec))).collect(),
         nodes: &[],
         is_direct: false,
@@ -255,7 +257,7 @@ fn check_spec(
     if started == 0 {
         return Err(LaunchError::Ranks { asked: 0 });
     }
-    if spec.mpi != Mpi::None && (spec.elsewhere || started < ranks) {
+    if spec.mpi != Mpi::None && spec.mpi_nodes.is_none() && (spec.elsewhere || started < ranks) {
         return Err(LaunchError::MpiElsewhere);
     }
     binding::cores(spec, planned_ranks(spec).count())?;

@@ -6,8 +6,11 @@ use std::time::Instant;
 
 #[cfg(doc)]
 use iof_core::NodeRequest;
-use iof_core::{DeliverError, DeliveredBytes, Edges, Input, MAX_RANKS, NewJob, Node, NodeId, NodeReport};
-use iof_proto::JobSpec;
+use iof_core::{
+    DeliverError, DeliveredBytes, Edges, Input, MAX_RANKS, MessageOrigin, NewJob, NodeId, NodeReport,
+    ReplyCallback,
+};
+use iof_proto::{Exchange, FromTool, JobSpec, Node, Rank, Status};
 
 use crate::engine::Engine;
 use crate::engine::launch::new_job;
@@ -48,6 +51,12 @@ impl Engine {
         Ok(job)
     }
 
+    /// Passes `done` what a rank of a part of a job has put for ranks of other nodes, once it has: the answer to
+    /// [`NodeRequest::Modex`](crate::NodeRequest). Does not block; neither must `done`.
+    pub fn modex(&self, job: &Job, rank: Rank, done: impl FnOnce(Result<Vec<u8>, Status>) + Send + 'static) {
+        self.starter.pmix.modex(job.id(), rank, done);
+    }
+
     /// Withdraws the ranks of a job on other nodes that were not all started. The embedder ends those
     /// that were. The name is free again if none of them has written anything.
     pub fn withdraw_from_nodes(&self, job: &Job) {
@@ -86,6 +95,13 @@ impl Job {
             }
         }
         Ok(())
+    }
+
+    /// Requests what a rank on another node has passed on to this engine
+    /// ([`Host::exchange`](crate::Host::exchange) there). `reply` is called on the control thread. Does not block.
+    pub fn exchange(&self, rank: Rank, exchange: Exchange, reply: ReplyCallback) {
+        let from = MessageOrigin::Rank { rank: Some((self.id.clone(), rank)), reply };
+        self.tables.reports.send(Input::Message { from, message: FromTool::Exchange(exchange) });
     }
 
     /// Reports to the engine what has happened at another node of the job

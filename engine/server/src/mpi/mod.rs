@@ -1,5 +1,6 @@
 //! The servers of MPI libraries: PMI-1 and PMIx, and the topology for their ranks.
 
+pub(crate) mod needs;
 pub(crate) mod pmi;
 pub(crate) mod pmi_spawn;
 pub(crate) mod pmix;

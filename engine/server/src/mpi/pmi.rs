@@ -10,20 +10,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use iof_capture::PassedFile;
-use iof_core::{Input, JobId, MessageOrigin, MpiEvent};
+use iof_core::{Input, JobId, MessageOrigin};
 use iof_pmi::{Event, ProtocolError, Server, ServiceAction};
 use iof_proto::attribute::data_type::PMIX_STRING;
-use iof_proto::{DataRange, Exchange, FoundValue, FromTool, JobSpec, Mpi, Persistence, Proc, Rank, ToTool};
+use iof_proto::{
+    DataRange, Exchange, FencePurpose, FoundValue, FromTool, JobSpec, Mpi, MpiEvent, Persistence, Proc, Rank,
+    ToTool,
+};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::job::Job;
+use crate::job::plan::planned_ranks;
 use crate::mpi::pmi_spawn;
 use crate::tables::log_lines::LogLines;
-use crate::tables::reports::Report;
+use crate::tables::reports::{Report, Reports};
 
 /// The environment variable that tells a rank the number of its socket.
 const PMI_FD: &str = "PMI_FD";
@@ -44,6 +48,8 @@ const READ_BYTES: usize = 16 << 10;
 pub(crate) struct PmiJob {
     job: JobId,
     size: u32,
+    /// Its ranks on this node.
+    ranks: Vec<Rank>,
     server: Arc<Mutex<Server>>,
 }
 
@@ -54,11 +60,19 @@ impl PmiJob {
             Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
-                let mut server = Server::new(&unique_name("iof-", &job), &apps);
+                let mut server = match &spec.mpi_nodes {
+                    None => Server::new(&format!("iof-{}", unique_name(job.run)), &apps),
+                    Some(nodes) => {
+                        let is_here =
+                            |rank| spec.local.as_ref().is_none_or(|local| local.contains(&Rank(rank)));
+                        Server::new(&format!("iof-{}", nodes.name), &apps).part(is_here, &nodes.mapping())
+                    }
+                };
                 server.preset(&spec.pmi_values);
+                let ranks = planned_ranks(spec).map(|planned| planned.rank).collect();
                 // The number of ranks is limited to `MAX_RANKS`.
                 let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
-                Some(PmiJob { job, size, server: Arc::new(Mutex::new(server)) })
+                Some(PmiJob { job, size, ranks, server: Arc::new(Mutex::new(server)) })
             }
             _ => None,
         }
@@ -66,7 +80,11 @@ impl PmiJob {
 
     /// Returns the variables of a rank besides the number of its socket.
     pub(crate) fn variables(&self, rank: Rank) -> impl Iterator<Item = (OsString, OsString)> {
-        iof_pmi::variables(rank.0, self.size).into_iter().map(|(name, value)| (name.into(), value.into()))
+        let count = |ranks: &[Rank]| u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+        let before = self.ranks.partition_point(|other| *other < rank);
+        let local = count(self.ranks.get(..before).unwrap_or_default());
+        let variables = iof_pmi::variables(rank.0, self.size, (local, count(&self.ranks)));
+        variables.into_iter().map(|(name, value)| (name.into(), value.into()))
     }
 
     /// Tells the ranks of the file with the topology of the node. They are not served before
@@ -88,14 +106,14 @@ impl PmiJob {
     }
 }
 
-/// Returns a name that begins with `start`, and that no other job on this node has, at any time: MPI
+/// Returns a name for the job with this number that no other job on this node has, at any time: MPI
 /// libraries name shared memory after it. A later process may have the same pid, and a file of a
 /// job that was killed may remain. Nor can other users guess the name.
-pub(crate) fn unique_name(start: &str, job: &JobId) -> String {
+pub(crate) fn unique_name(run: u64) -> String {
     // The keys of the hash function are random and secret.
-    let secret = RandomState::new().hash_one(job.run);
+    let secret = RandomState::new().hash_one(run);
     // Open MPI tells jobs apart by a hash of what precedes the @ and the number that follows it.
-    format!("{start}{}.{}.{secret:016x}", job.run, std::process::id())
+    format!("{run}.{}.{secret:016x}", std::process::id())
 }
 
 /// Creates the socket of a rank. Returns the engine's end and the file that the rank inherits.
@@ -133,8 +151,8 @@ pub(crate) fn is_of_a_launcher(name: &OsStr, has_pmix: bool) -> bool {
 }
 
 /// The sockets of all ranks.
-#[derive(Default)]
 pub(crate) struct PmiLinks {
+    reports: Arc<Reports>,
     links: BTreeMap<usize, Arc<Link>>,
     /// The link of each rank, by the run of its job.
     by_rank: BTreeMap<(u64, Rank), usize>,
@@ -157,6 +175,12 @@ struct Link {
     refusals: AtomicUsize,
 }
 
+/// Returns a request of a rank.
+fn exchange(rank: (JobId, Rank), exchange: Exchange, reply: impl FnOnce(ToTool) + Send + 'static) -> Input {
+    let from = MessageOrigin::Rank { rank: Some(rank), reply: Box::new(reply) };
+    Input::Message { from, message: FromTool::Exchange(exchange) }
+}
+
 /// The state of a link after it was served.
 enum Served {
     /// The socket has nothing more to read for now.
@@ -170,6 +194,18 @@ enum Served {
 }
 
 impl PmiLinks {
+    pub(crate) fn new(reports: &Arc<Reports>) -> PmiLinks {
+        PmiLinks {
+            reports: Arc::clone(reports),
+            links: BTreeMap::new(),
+            by_rank: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            count: 0,
+            warned: 0,
+            log: LogLines::default(),
+        }
+    }
+
     /// Adds the socket of a rank. Its requests are not read before [`PmiLinks::start`].
     pub(crate) fn add(&mut self, (job, rank): (JobId, Rank), socket: UnixStream, server: Arc<Mutex<Server>>) {
         let token = FIRST_TOKEN.saturating_add(self.count);
@@ -269,6 +305,9 @@ impl PmiLinks {
         if matches!(served, Served::Closed) {
             ended.push(rank);
         }
+        if let Some(data) = server.take_fence() {
+            reports.extend(self.fence(run, rank, data));
+        }
         for rank in server.take_answered().into_iter().map(Rank) {
             let link = self.by_rank.get(&(run, rank)).and_then(|token| self.links.get(token));
             if link.is_some_and(|link| !link.write(&mut server)) {
@@ -279,6 +318,34 @@ impl PmiLinks {
             self.by_rank.remove(&(run, rank)).and_then(|token| self.links.remove(&token));
         }
         (reports, served)
+    }
+
+    /// Returns the request by which this node enters a fence, since the last of its ranks has.
+    fn fence(&self, run: u64, rank: Rank, data: Vec<u8>) -> Option<Input> {
+        let own = self.links.get(self.by_rank.get(&(run, rank))?)?;
+        let links = self.by_rank.range((run, Rank(0))..=(run, Rank(u32::MAX)));
+        let links = links.filter_map(|(_, token)| self.links.get(token)).map(Arc::downgrade);
+        let (job, links) = (own.job.clone(), links.collect::<Vec<Weak<Link>>>());
+        let (server, from, reports) =
+            (Arc::clone(&own.server), (job.clone(), rank), Arc::clone(&self.reports));
+        let reply = move |answer: ToTool| {
+            let ToTool::Fenced(values) = answer else { return };
+            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_failed = values.is_err();
+            if let Err(reason) = server.fenced(values.as_deref().map_err(|failure| failure.reason.clone()))
+                && !is_failed
+            {
+                reports.send(exchange(from, Exchange::Fail(reason), |_| ()));
+            }
+            // Nothing else is answered meanwhile.
+            server.take_answered();
+            links.iter().filter_map(Weak::upgrade).for_each(|link| link.write_answer(&mut server));
+        };
+        Some(exchange(
+            (job, rank),
+            Exchange::Fence { mpi: Mpi::Pmi1, purpose: FencePurpose::Values, ranks: Vec::new(), data },
+            reply,
+        ))
     }
 
     fn warn(&mut self, run: u64, rank: Rank, error: ProtocolError) {
@@ -360,7 +427,11 @@ impl Link {
         };
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         server.answer(self.rank.0, answer.map_err(|failure| failure.reason));
-        if !self.write(&mut server) {
+        self.write_answer(&mut server);
+    }
+
+    fn write_answer(&self, server: &mut Server) {
+        if !self.write(server) {
             // Fails if the rank has closed it.
             let _ = self.socket.shutdown(Shutdown::Both);
         }

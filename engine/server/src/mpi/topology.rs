@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use iof_pmix_server::TopologyFile;
 use iof_proto::JobSpec;
 
-use crate::mpi::pmix::MpiNeeds;
+use crate::mpi::needs::MpiNeeds;
 
 /// The fewest ranks of a job for which the file is written. The search takes the engine longer than
 /// a rank, which has no libraries to open for it: 20 ms in place of 5 ms.

@@ -94,6 +94,7 @@ impl Handles {
             }
             HandleOp::EndNode { node, step } => self.send(node, NodeRequest::End(step)),
             HandleOp::Pull { node, pulls } => self.send(node, NodeRequest::Pull(&pulls)),
+            HandleOp::Modex { node, call, rank } => self.send(node, NodeRequest::Modex { call, rank }),
             HandleOp::EndPulls { node, pulls } => self.send(node, NodeRequest::EndPulls(&pulls)),
             HandleOp::Stdin { push, nodes, piece } => {
                 let bytes = memory.copy(push, piece);

@@ -45,6 +45,11 @@ fn write(notice: Notice) {
         }
         Notice::NoBacklog(error) => tracing::warn!(%error, "no backlog is kept"),
         Notice::Missed(tool) => tracing::debug!(tool, "a tool misses a new source"),
+        Notice::ExchangeFailed { job, host, reason } => {
+            tracing::error!(
+                "job {job}: node {host} ends the job, whose ranks can't exchange values: {reason}"
+            );
+        }
         Notice::TooLong { tool, error } => {
             tracing::warn!(tool, %error, "an answer is too long to send");
         }

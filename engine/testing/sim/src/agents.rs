@@ -5,6 +5,7 @@
 //! in each direction, and writes what its pipes take. So a turn is the time of one hop.
 
 mod agent;
+mod fencer;
 mod front;
 mod job;
 mod pipe;
@@ -20,6 +21,7 @@ use iof_nodes::ToAgent;
 use iof_proto::Channel;
 
 use self::agent::{Agent, Exiting, Pipes};
+use self::fencer::Fencer;
 use self::front::Front;
 use self::pipe::Pipe;
 use self::source::{LINE, Source};
@@ -67,6 +69,8 @@ pub struct AgentsReport {
     pub bytes: u64,
     /// The pushes of stdin that have ended.
     pub pushes: u64,
+    /// The answers to nodes in fences that have ended with the values of all.
+    pub fences: u64,
     /// The frames that the front end received, and those that agents received.
     pub frames: (u64, u64),
     /// The time that the front end spent with frames.
@@ -163,7 +167,7 @@ impl World {
                 sources[0][1].limit = LINE * set.lines;
             }
             let exits = (0..set.ranks).map(|_| Exiting::random(&mut rng)).collect();
-            Agent::new(node * set.ranks, (sources, exits), set.is_linked, Rng::new(rng.word()))
+            Agent::new(Fencer::new(node, set), (sources, exits), set, Rng::new(rng.word()))
         });
         let agents = agents.collect();
         let front = Front::new(&set, &mut rng);
@@ -329,6 +333,7 @@ impl World {
             silences: self.front.silences,
             bytes: self.front.bytes,
             pushes: self.front.job.pushes(),
+            fences: self.front.job.requests.fences,
             frames: (self.front.frames, self.agents.iter().map(|agent| agent.frames).sum()),
             spent: self.front.spent,
             front_peak: self.front.peak,

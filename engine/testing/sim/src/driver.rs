@@ -445,6 +445,7 @@ impl SimulatedEngine {
             | HandleOp::Stdin { .. }
             | HandleOp::Pull { .. }
             | HandleOp::EndPulls { .. }
+            | HandleOp::Modex { .. }
             | HandleOp::RemoveJob { .. }
             | HandleOp::HangUp(_)
             | HandleOp::RemoveRank(_) => {}

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use iof_capture::{Signal, SourceId};
-use iof_proto::Rank;
+use iof_proto::{MpiEvent, Rank};
 
 use super::{EndingEntry, JobState, MpiPhase, RankState, Receivers};
 use crate::jobs::early_end::{EarlyEnd, EarlyEndStep, LastStep};
@@ -41,6 +41,13 @@ pub enum Ending {
     NodeLost(NodeLost),
     /// The engine has begun to end the job early.
     Early(EarlyEnd),
+    /// A rank of a part of a job (`JobSpec::mpi_nodes`) has begun, ended or aborted MPI.
+    Mpi {
+        /// The rank.
+        rank: Rank,
+        /// The event.
+        event: MpiEvent,
+    },
 }
 
 /// What follows when jobs are ended early.
@@ -58,10 +65,16 @@ pub(crate) struct EndSteps {
 impl JobState {
     /// Notes that a local rank has exited at `now`.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, now: Instant) {
+        self.ended(rank, exit, None, now);
+    }
+
+    /// Notes that a rank has exited at `now`, and on another node, that it did so on request.
+    pub(super) fn ended(&mut self, rank: Rank, exit: Exit, requested: Option<bool>, now: Instant) {
         let Some(state) = self.ranks.get_mut(&rank) else { return };
-        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.was_asked_to_end(now);
+        let was_asked = state.was_asked_to_end(now) || requested == Some(true);
+        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !was_asked;
         let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
-        let requested = state.is_requested(exit, now);
+        let requested = requested.unwrap_or_else(|| state.is_requested(exit, now));
         self.note_exit(rank, exit, requested);
         self.early_end_policy.exited(rank, exit, requested, unfinalized, now);
         self.endings.push(EndingEntry::Rank(rank));
@@ -87,15 +100,36 @@ impl JobState {
         }
     }
 
-    /// Notes how far a local rank has come in MPI.
+    /// Notes how far a rank has come in MPI, which runs here or on another node.
     pub(crate) fn note_mpi(&mut self, rank: Rank, phase: MpiPhase) {
-        if !self.has_local_rank(rank) {
+        if !self.has_local_rank(rank) && !self.ranks.contains_key(&rank) {
             return;
         }
         self.mpi.insert(rank, phase);
         if let Some(missing) = self.uninitialized.filter(|_| phase == MpiPhase::Inside) {
             self.early_end_policy.uninitialized(missing);
         }
+    }
+
+    /// Returns the job as a part of one that another engine follows.
+    pub(crate) fn into_part(self) -> JobState {
+        JobState { is_part: true, ..self }
+    }
+
+    /// Returns whether another engine judges what its ranks do in MPI.
+    pub(crate) fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// Adds an event of a rank to the endings, if another engine judges it. Returns whether one does.
+    pub(crate) fn pass_on(&mut self, rank: Rank, event: MpiEvent) -> bool {
+        self.endings.extend(self.is_part.then_some(EndingEntry::Mpi(rank, event)));
+        self.is_part
+    }
+
+    /// Notes that ranks can't exchange values, because of those of the node of this rank.
+    pub(crate) fn exchange_failed(&mut self, rank: Rank) {
+        self.early_end_policy.exchange_failed(rank);
     }
 
     /// Returns whether a rank has called `MPI_Init`.
@@ -157,6 +191,7 @@ impl JobState {
         match self.endings.get(index)? {
             EndingEntry::Early => self.early_end.clone().map(Ending::Early),
             EndingEntry::Lost(lost) => Some(Ending::NodeLost(lost.clone())),
+            EndingEntry::Mpi(rank, event) => Some(Ending::Mpi { rank: *rank, event: *event }),
             EndingEntry::Rank(rank) => {
                 let (rank, state) = (*rank, self.ranks.get(rank)?);
                 Some(Ending::Rank(RankExit {

@@ -5,11 +5,11 @@ use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 use iof_capture::SourceId;
-use iof_proto::{Channel, NodeStream, Rank, StreamPull};
+use iof_proto::{Channel, Node, NodeStream, Rank, StreamPull};
 
 use super::{EndingEntry, JobState, RankState, RemoteRanks};
 use crate::jobs::exit::Exit;
-use crate::jobs::nodes::{Node, NodeId, NodeLost};
+use crate::jobs::nodes::{NodeId, NodeLost};
 
 /// The other nodes of a job.
 #[derive(Default)]
@@ -123,9 +123,7 @@ impl JobState {
         if self.rank(rank).is_none_or(|state| state.node().is_none() || state.exit().is_some()) {
             return;
         }
-        self.note_exit(rank, exit, requested);
-        self.early_end_policy.exited(rank, exit, requested, false, now);
-        self.endings.push(EndingEntry::Rank(rank));
+        self.ended(rank, exit, Some(requested), now);
     }
 
     /// Notes that all ranks of a node have exited, and that it has sent all their output, with these
@@ -150,6 +148,12 @@ impl JobState {
         }
         self.set_phase(node, Phase::Lost);
         self.endings.push(EndingEntry::Lost(lost));
+    }
+
+    /// Returns whether a node has neither ended nor is lost.
+    pub(crate) fn is_open(&self, node: NodeId) -> bool {
+        let node = self.nodes.states.get(node.0);
+        node.is_some_and(|node| matches!(node.phase, Phase::Starting | Phase::Running))
     }
 
     /// Returns whether a node is lost.

@@ -11,6 +11,8 @@ use iof_nodes::{
 use iof_proto::{Channel, Failure, PartialCause, Rank, Status, StreamPull, UntakenStdin};
 use libc::{SIGKILL, SIGTERM};
 
+use super::NodeSet;
+use super::fencer::Fencer;
 use super::pipe::{CAPACITY, EdgeEnd, LIMIT, Pipe, SESSION, time};
 use super::source::{Source, bytes, stdin_bytes, written};
 use crate::rng::Rng;
@@ -27,6 +29,7 @@ const TOTALS_INTERVAL: u64 = 50;
 /// An agent.
 pub struct Agent {
     first_rank: u32,
+    fencer: Fencer,
     /// By rank and channel.
     pub sources: Vec<[Source; Channel::OUTPUTS.len()]>,
     exits: Vec<Exiting>,
@@ -108,13 +111,14 @@ pub struct Pipes {
 
 impl Agent {
     pub fn new(
-        first_rank: u32,
+        fencer: Fencer,
         (sources, exits): (Vec<[Source; Channel::OUTPUTS.len()]>, Vec<Exiting>),
-        is_linked: bool,
+        NodeSet { is_linked, .. }: NodeSet,
         rng: Rng,
     ) -> Agent {
         Agent {
-            first_rank,
+            first_rank: fencer.first_rank(),
+            fencer,
             sources,
             exits,
             agent: AgentEnd::default(),
@@ -230,7 +234,13 @@ impl Agent {
             ToAgent::EndPulls(pulls) => self.pulls.retain(|pull, _| !pulls.contains(pull)),
             ToAgent::Signal { signal } => self.signal(signal),
             ToAgent::CutOff => self.sources.iter_mut().flatten().for_each(|source| source.is_held = false),
-            ToAgent::Close | ToAgent::HangUp => self.is_gone = true,
+            ToAgent::Exchanged { call, answer } => self.fencer.exchanged(call, answer),
+            ToAgent::Modex { call, rank } => self.messages.extend(self.fencer.answer(call, rank)),
+            ToAgent::Close => {
+                self.fencer.check_end();
+                self.is_gone = true;
+            }
+            ToAgent::HangUp => self.is_gone = true,
             _ => panic!("{message:?}"),
         }
     }
@@ -316,6 +326,7 @@ impl Agent {
             self.fill_pulls();
         }
         if !self.is_over {
+            self.messages.extend(self.fencer.turn(&mut self.rng));
             self.exit();
         }
         let all = || self.sources.iter().flatten();

@@ -318,6 +318,12 @@ impl Front {
             FrontEvent::Message(ToFrontEnd::StdinTaken { call, answer }) => {
                 self.job.report(node, NodeReport::StdinTaken { call, answer });
             }
+            FrontEvent::Message(ToFrontEnd::Exchange { call, rank, exchange }) => {
+                self.job.exchange(node, (call, rank), exchange);
+            }
+            FrontEvent::Message(ToFrontEnd::Modex { call, values }) => {
+                self.job.report(node, NodeReport::Modex { call, values });
+            }
             FrontEvent::Message(ToFrontEnd::Over { cut_off }) => {
                 assert!(self.open.remove(&node));
                 self.job.report(node, NodeReport::Over { cut_off });
@@ -436,6 +442,11 @@ impl Front {
 
     /// Lets time pass for the engine, and carries out what it sends to the nodes.
     pub fn follow_job(&mut self, agents: &mut [Agent], pipes: &mut Pipes, (rng, now): (&mut Rng, u64)) {
+        for (NodeId(node), message) in self.job.take_answers(self.lost.is_empty()) {
+            if !self.edges[node].is_ended {
+                self.send(node, &message);
+            }
+        }
         for (NodeId(node), sent) in self.job.turn((rng, now), agents) {
             match sent {
                 SentToNode::Signal(signal, _) => {
@@ -454,6 +465,7 @@ impl Front {
                     self.edges[node].front.begin_pulls(&pulls);
                     self.send(node, &ToAgent::Pull(pulls));
                 }
+                SentToNode::Modex { call, rank } => self.send(node, &ToAgent::Modex { call, rank }),
                 SentToNode::EndPulls(pulls) => {
                     self.pulled.retain(|pull, _| !pulls.contains(pull));
                     self.edges[node].front.end_pulls(&pulls);

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use iof_capture::Signal;
 use iof_core::{
-    Buffering, EXIT_AFTER_HANG_UP, EndCause, Exit, LastStep, Node, NodeId, NodeReport, OPEN_AFTER_KILL,
+    Buffering, EXIT_AFTER_HANG_UP, EndCause, Exit, LastStep, NodeId, NodeReport, OPEN_AFTER_KILL,
     StreamOptions,
 };
-use iof_proto::{Directives, KillOnBadExit, Nspace, Rank};
+use iof_nodes::ToAgent;
+use iof_proto::{Directives, Exchange, FromTool, KillOnBadExit, Node, Nspace, Rank};
 use iof_shm_ring::{MAX_SLOTS, Policy, bell};
 
 use super::NodeSet;
 use super::agent::Agent;
+use super::fencer::Requests;
 use super::puller::Puller;
 use super::pusher::Pusher;
 use crate::driver::{Limits, NewJob, SentToNode, Setting, SimulatedEngine};
@@ -46,6 +48,7 @@ pub struct FrontJob {
     pusher: Pusher,
     /// The tool that pulls streams.
     puller: Puller,
+    pub requests: Requests,
     /// The requests to nodes that are not carried out.
     outbox: Vec<(NodeId, SentToNode)>,
     /// The turn of the first SIGKILL, and the steps that were taken since.
@@ -108,6 +111,7 @@ impl FrontJob {
             sent: Vec::new(),
             pusher,
             puller,
+            requests: Requests::default(),
             outbox: Vec::new(),
             killed: None,
             steps: Vec::new(),
@@ -145,7 +149,10 @@ impl FrontJob {
             NodeReport::StdinTaken { call, answer } if self.open.contains(&node) => {
                 self.pusher.note_answer(*call, node, answer);
             }
-            NodeReport::StdinTaken { .. } | NodeReport::Streams(_) => {}
+            NodeReport::StdinTaken { .. }
+            | NodeReport::Streams(_)
+            | NodeReport::Mpi { .. }
+            | NodeReport::Modex { .. } => {}
         }
         if !self.open.contains(&node) {
             self.pusher.note_end(node);
@@ -163,6 +170,24 @@ impl FrontJob {
         if ends_job {
             self.due.get_or_insert(rank);
         }
+    }
+
+    /// Passes on a request of ranks of a node.
+    pub fn exchange(&mut self, node: usize, (call, rank): (u64, Rank), exchange: Exchange) {
+        if !self.is_over {
+            let (job, number) = ((&self.nspace, self.run), self.requests.note(node, call));
+            self.engine.request_of_rank(job, rank, FromTool::Exchange(exchange), number);
+            self.collect();
+        }
+    }
+
+    /// Returns the answers to ranks for their nodes. Without any lost one, all nodes run that have not ended.
+    pub fn take_answers(&mut self, none_is_lost: bool) -> Vec<(NodeId, ToAgent)> {
+        let all_run = none_is_lost && (self.is_over || self.open.len() == self.nodes);
+        let calls = self.engine.calls();
+        assert!(calls.is_empty(), "no host is asked");
+        let answers = self.engine.take_answers_of_ranks().into_iter();
+        answers.flat_map(|(number, answer)| self.requests.answered(number, answer, all_run)).collect()
     }
 
     /// Takes what the engine has sent to nodes, and checks it.
@@ -209,7 +234,10 @@ impl FrontJob {
                     }
                 }
                 SentToNode::End(step) => steps.entry(node.0).or_default().push(*step),
-                SentToNode::Stdin { .. } | SentToNode::Pull(_) | SentToNode::EndPulls(_) => {}
+                SentToNode::Stdin { .. }
+                | SentToNode::Pull(_)
+                | SentToNode::EndPulls(_)
+                | SentToNode::Modex { .. } => {}
             }
         }
         let order = [Signal::TERM, Signal::CONT, Signal::KILL];

@@ -257,6 +257,7 @@ impl SimulatedEngine {
                 done(answer);
                 return None;
             }
+            Upcall::Exchange { .. } => panic!("no job is a part of another one"),
             Upcall::Taken(taken) => {
                 taken();
                 return None;

@@ -6,9 +6,11 @@ use std::time::Duration;
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_core::{
     DeliverError, DeliveredBytes, DeliveredEnd, EarlyEndPolicy, HandleOp, Input, JobId, JobState, JobStatus,
-    LastStep, Launching, MpiEvent, Node, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
+    LastStep, Launching, NodeId, NodeReport, RegisteredRank, SignalReach, StdinAccess,
 };
-use iof_proto::{Channel, Directives, KillOnBadExit, Nspace, Proc, Rank, StdinUnavailable, StreamPull};
+use iof_proto::{
+    Channel, Directives, KillOnBadExit, MpiEvent, Node, Nspace, Proc, Rank, StdinUnavailable, StreamPull,
+};
 use iof_shm_ring::Stream;
 
 use super::{SimulatedEngine, limit_checks};
@@ -79,6 +81,10 @@ pub enum SentToNode {
     End(LastStep),
     Pull(Vec<StreamPull>),
     EndPulls(Vec<u32>),
+    Modex {
+        call: u64,
+        rank: Rank,
+    },
 }
 
 /// Output of a remote rank.
@@ -130,6 +136,7 @@ impl SimulatedEngine {
             early_end_policy: EarlyEndPolicy::new(*kill_on_bad_exit, kill_wait, *timeout, self.now),
             directives,
             elsewhere: *elsewhere,
+            is_part: false,
             launching: (0..*ranks).map(|rank| (Rank(rank), launching())).collect(),
             nodes,
             is_direct: !nodes.is_empty(),
@@ -288,6 +295,9 @@ impl SimulatedEngine {
                 }
                 HandleOp::EndNode { node: (_, node), step } => sent.push((node, SentToNode::End(step))),
                 HandleOp::Pull { node: (_, node), pulls } => sent.push((node, SentToNode::Pull(pulls))),
+                HandleOp::Modex { node: (_, node), call, rank } => {
+                    sent.push((node, SentToNode::Modex { call, rank }));
+                }
                 HandleOp::EndPulls { node: (_, node), pulls } => {
                     sent.push((node, SentToNode::EndPulls(pulls)));
                 }

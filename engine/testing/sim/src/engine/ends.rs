@@ -199,7 +199,7 @@ impl Ends {
             Some(EndCause::Uninitialized(rank)) => {
                 status.first_failure.filter(|(failed, _)| *failed == rank).map_or(1, |(_, exit)| exit.code())
             }
-            Some(EndCause::BadExit(_) | EndCause::ParentEnded) | None => {
+            Some(EndCause::BadExit(_) | EndCause::ParentEnded | EndCause::Exchange(_)) | None => {
                 status.first_failure.map_or(0, |(_, exit)| exit.code())
             }
         };
@@ -210,7 +210,7 @@ impl Ends {
     fn check_cause(&self, cause: EndCause, now: Instant) {
         let is_right = match (self.abort, cause) {
             (Some((rank, code)), cause) => cause == EndCause::Abort { rank, code },
-            (None, EndCause::Abort { .. }) => false,
+            (None, EndCause::Abort { .. } | EndCause::Exchange(_)) => false,
             (None, EndCause::BadExit(rank)) => {
                 self.is_bad(rank) == Some(true) || self.end(rank).is_some_and(|end| end.requested.is_none())
             }

@@ -199,9 +199,10 @@ impl Exchanges {
                     Answered::Refused(Status::ERR_NOT_FOUND, None)
                 }
             }
-            Exchange::Group { name, constructs, with_context } => {
+            Exchange::Group { name, constructs, with_context, .. } => {
                 self.group((caller.0, name.clone()), *constructs, *with_context, limits)
             }
+            Exchange::Fence { .. } | Exchange::Modex(_) | Exchange::Fail(_) => panic!("no other node"),
         };
         self.expected.insert(number, answer);
         if !matches!(exchange, Exchange::Group { .. }) {
@@ -292,7 +293,7 @@ fn any_exchange(source: &Proc, number: u64, rng: &mut Rng) -> Exchange {
         5 => Exchange::Unpublish { keys: if rng.chance(48) { Vec::new() } else { keys }, range },
         kind => {
             let (name, with_context) = (KEYS[first].to_owned(), rng.chance(128));
-            Exchange::Group { name, constructs: kind == 6, with_context }
+            Exchange::Group { name, ranks: Vec::new(), constructs: kind == 6, with_context }
         }
     }
 }

@@ -147,7 +147,8 @@ fn groups_have_numbers_of_their_own_until_they_are_destructed_or_their_job_ends(
     rig.state.quotas.limits.set(Quota::Groups, QuotaScope::User, 2);
     let group = |rig: &mut Rig, name: &str, constructs| {
         let name = name.to_owned();
-        let reply = ask(rig, 0, Exchange::Group { name, constructs, with_context: true }, now);
+        let reply =
+            ask(rig, 0, Exchange::Group { name, ranks: Vec::new(), constructs, with_context: true }, now);
         let ToTool::Answer { result, .. } = reply.try_recv().unwrap() else { panic!("another answer") };
         result.map(|answer| answer.found.into_iter().map(|found| found.value).collect::<Vec<Value>>())
     };

@@ -1,0 +1,145 @@
+//! MPI programs on several nodes: ranks that speak PMI-1 as MPICH does, with an agent for each node that
+//! `sh -c` starts on this one. Programs of real MPI libraries are in `.ci/mpi`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use iof_testing::command::nodes::{agent_of, send};
+use iof_testing::command::site::Site;
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
+use nix::sys::signal::Signal;
+
+use crate::mpi::{CLIENT, lines};
+
+/// Starts a job named demo, whose ranks execute `script`, on hosts.
+fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
+    let nodes = ["--nspace", "demo", "--rsh", "env NODE=%h sh -c", "--hosts", hosts];
+    site.run(&[&nodes, options].concat(), ["bash", "-c", &format!("{CLIENT}{script}")])
+}
+
+fn run(hosts: &str, options: &[&str], script: &str) -> Done {
+    start(&Site::new(), hosts, options, script).finish()
+}
+
+#[test]
+fn ranks_learn_what_ranks_of_other_nodes_have_put() {
+    let script = r#"init; space; ask "cmd=put kvsname=$name key=card-$PMI_RANK value=of $PMI_RANK"; barrier
+        ask "cmd=get kvsname=$name key=card-$(((PMI_RANK + 1) % PMI_SIZE))"
+        echo "$PMI_RANK, $MPI_LOCALRANKID of $MPI_LOCALNRANKS: ${reply##*=}"; barrier; finalize"#;
+    for (options, wanted) in [
+        (&["-n", "3"][..], ["0, 0 of 2: of 1", "1, 1 of 2: of 2", "2, 0 of 1: of 0"]),
+        (&["-n", "3", "--map-by", "node"], ["0, 0 of 2: of 1", "1, 0 of 1: of 2", "2, 1 of 2: of 0"]),
+    ] {
+        let done = run("a:2,b:1", options, script);
+        assert_eq!((lines(&done), done.code), (wanted.to_vec(), 0), "{done:?}");
+    }
+}
+
+#[test]
+fn ranks_learn_which_of_them_share_a_node_and_one_name_of_their_space() {
+    let script = r#"init; space; ask "cmd=get kvsname=$name key=PMI_process_mapping"; echo "$name $reply"; barrier; finalize"#;
+    for (options, mapping) in [
+        (&["-n", "4"][..], "(vector,(0,2,2))"),
+        (&["-n", "4", "--map-by", "node"], "(vector,(0,2,1))"),
+        (&["-n", "3"], "(vector,(0,1,2),(1,1,1))"),
+    ] {
+        let done = run("a:2,b:2", options, script);
+        let lines = lines(&done);
+        let (name, reply) = lines[0].split_once(' ').unwrap();
+        assert!(lines.iter().all(|line| *line == lines[0]) && name.starts_with("iof-"), "{done:?}");
+        assert_eq!((reply, done.code), (&*format!("cmd=get_result rc=0 value={mapping}"), 0), "{done:?}");
+    }
+}
+
+#[test]
+fn an_abort_on_a_node_ends_the_ranks_of_all_nodes_with_its_code() {
+    for kill in ["--kill-on-bad-exit=0", "--kill-on-bad-exit=1"] {
+        let done =
+            run("a,b,c", &["-n", "3", kill], "init; barrier; [ $PMI_RANK = 1 ] && abort 7; exec sleep 1000");
+        let line = done.stderr.lines().next().unwrap_or_default();
+        assert!(done.code == 7 && line.starts_with("iof: job demo: rank 1 (bash, pid "), "{done:?}");
+        assert!(line.ends_with(" on b) called MPI_Abort with code 7"), "{done:?}");
+        assert!(
+            done.stderr.contains("terminated 2 other ranks (0,2) because rank 1 called MPI_Abort"),
+            "{done:?}"
+        );
+    }
+}
+
+#[test]
+fn an_exit_before_finalize_or_without_init_ends_the_ranks_of_all_nodes() {
+    let done = run("a,b", &["-n", "2"], "init; [ $PMI_RANK = 1 ] && exit 0; barrier; finalize");
+    assert!(done.code == 1 && done.stderr.contains("ended with exit code 0 before MPI_Finalize"), "{done:?}");
+    for script in [
+        "[ $PMI_RANK = 1 ] && exit 0; sleep 0.2; init; barrier; finalize",
+        "[ $PMI_RANK = 1 ] && sleep 0.2 && exit 0; init; barrier; finalize",
+    ] {
+        let done = run("a,b", &["-n", "2"], script);
+        let line = "job demo: rank 1 ended without MPI_Init, for which the other ranks wait";
+        assert!(done.code == 1 && done.stderr.contains(line), "{script}: {done:?}");
+    }
+    let done = run("a,b", &["-n", "2"], "init; barrier; finalize; exit 0");
+    assert_eq!((done.stderr.as_str(), done.code), ("", 0), "{done:?}");
+}
+
+#[test]
+fn a_node_that_is_lost_ends_a_barrier_and_the_job() {
+    let site = Site::new();
+    let flag = site.path().join("there");
+    let script = format!(
+        "init; barrier; if [ $PMI_RANK = 2 ]; then echo >{}; exec sleep 1000; fi; barrier; echo $reply",
+        flag.display()
+    );
+    let run = start(&site, "a:2,b", &["-n", "3"], &script);
+    wait_for("the second barrier", || flag.exists().then_some(()));
+    send(agent_of(&run, "b"), Signal::SIGKILL);
+    let done = run.finish();
+    assert!(done.code == 1 && done.stderr.contains("node b is lost with rank 2"), "{done:?}");
+}
+
+#[test]
+fn ranks_of_two_nodes_that_put_one_key_with_different_values_end_the_job_with_a_line() {
+    let script = r#"init; space; ask "cmd=put kvsname=$name key=same value=of $PMI_RANK"; barrier; finalize; exec sleep 1000"#;
+    let done = run("a,b", &["-n", "2"], script);
+    let told = done.stderr.contains("the value of key same of rank 0: duplicate_key")
+        || done.stderr.contains("the value of key same of rank 1: duplicate_key");
+    assert!(told && done.stderr.contains("ends the job, whose ranks can't exchange values"), "{done:?}");
+    assert!(done.stderr.contains("because its ranks can't exchange values") && done.code != 0, "{done:?}");
+    let script =
+        r#"init; space; ask "cmd=put kvsname=$name key=same value=x"; barrier; echo "$reply"; finalize"#;
+    let done = run("a,b", &["-n", "2"], script);
+    assert_eq!((lines(&done), done.code), (vec!["cmd=barrier_out rc=0"; 2], 0), "{done:?}");
+}
+
+#[test]
+fn values_pass_between_nodes_that_are_longer_than_a_message() {
+    // Each of 10 ranks puts 200 values of 900 bytes: 9 times the limit of one message.
+    let script = r#"init; space; printf -v long "%0900d" 0
+        for key in {1..200}; do ask "cmd=put kvsname=$name key=$PMI_RANK-$key value=$long$PMI_RANK"; done; barrier
+        ask "cmd=get kvsname=$name key=$((9 - PMI_RANK))-200"; echo "${#reply} ${reply: -1}"; finalize"#;
+    let done = run("a:5,b:5", &["-n", "10"], script);
+    let wanted: Vec<String> = (0..10).map(|rank| format!("927 {rank}")).collect();
+    assert_eq!((lines(&done), done.code), (wanted.iter().map(String::as_str).collect(), 0), "{done:?}");
+}
+
+#[test]
+fn ranks_of_different_nodes_find_the_names_that_they_publish() {
+    let script = r#"init; ask "cmd=publish_name service=s$PMI_RANK port=port of $PMI_RANK"; barrier
+        ask "cmd=lookup_name service=s$((1 - PMI_RANK))"; echo "$reply"; barrier
+        ask "cmd=unpublish_name service=s$((1 - PMI_RANK))"; echo "$reply"
+        ask "cmd=publish_name service=s$((1 - PMI_RANK)) port=x"; echo "$reply"; barrier; finalize"#;
+    let done = run("a,b", &["-n", "2"], script);
+    let mut found = lines(&done);
+    found.retain(|line| line.starts_with("cmd=lookup_result") || line.contains("info=ok"));
+    let wanted = [0, 1].map(|rank| format!("cmd=lookup_result info=ok rc=0 port=port of {rank}"));
+    assert_eq!((found, done.code), (wanted.iter().map(String::as_str).collect(), 0), "{done:?}");
+}
+
+#[test]
+fn a_rank_on_several_nodes_that_spawns_a_job_gets_an_error_with_its_reason() {
+    let script = r#"init; printf "mcmd=spawn\nnprocs=1\nexecname=true\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=0\ninfo_num=0\nendcmd\n" >&$PMI_FD
+        read -r -u $PMI_FD reply; echo "$reply"; barrier; finalize"#;
+    let done = run("a,b", &["-n", "2"], script);
+    let line = "cmd=spawn_result info=error rc=1 msg=jobs_on_several_nodes_can't_spawn_jobs_yet";
+    assert_eq!((lines(&done), done.code), (vec![line; 2], 0), "{done:?}");
+    assert!(done.stderr.contains("jobs on several nodes can't spawn jobs yet"), "{done:?}");
+}
