@@ -82,7 +82,7 @@ pub use memory::inlet::{Filler, Inlet, Lent};
 pub use memory::map::maps_in_use;
 pub use reader::attach::{Attached, Start};
 pub use reader::inspect::Snapshot;
-pub use reader::{Behind, Copied, Gap, Grouping, Peek, Reader};
+pub use reader::{Behind, CachedLines, Copied, Gap, Grouping, Peek, Reader};
 pub use reader_id::ReaderId;
 pub use reader_page::ReaderPage;
 pub use reader_page::slots::Slots;

@@ -22,10 +22,12 @@ mod copying;
 mod group;
 pub(crate) mod inspect;
 mod peek;
+mod position;
 
 pub use copying::Copied;
 pub use group::Grouping;
 pub use peek::{Behind, Gap, Peek};
+pub use position::CachedLines;
 
 /// A reader of one stream. It reads the generations of the stream one after the other; each is a
 /// ring.
@@ -67,6 +69,8 @@ pub struct Reader {
     index: u64,
     delivered: u64,
     lost: u64,
+    /// Offset before which bytes are neither delivered nor lost.
+    from: u64,
     pending: Option<Gap>,
     room: Option<Room>,
     grouping: Option<Grouping>,
@@ -140,6 +144,7 @@ impl Reader {
             index: 0,
             delivered: 0,
             lost: 0,
+            from: 0,
             pending: None,
             room: None,
             grouping: None,
@@ -201,7 +206,7 @@ impl Reader {
     /// Moves the cursor to `position`, before which `dropped` bytes were dropped, and counts the
     /// skipped bytes as lost.
     fn skip_to(&mut self, position: u64, dropped: u64) -> Gap {
-        let offset = self.produced();
+        let offset = self.produced().max(self.from);
         self.cursor = position;
         self.offset = self.ring.offset_of(position);
         self.end = position;

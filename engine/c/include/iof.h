@@ -917,8 +917,24 @@
 // another one, whose registrations it could inherit.
 #define IOF_IOF_INHERIT "pmix.iof.inhrt"
 
-// iof_IOF_pull (bool): skips bytes that were cached before the registration. An extension of iof.
-#define IOF_NO_BACKLOG "iof.pull.now"
+// iof_IOF_pull (uint64): begins each stream at this offset, the number of bytes that its source
+// had written before. Bytes from there on that are no longer cached are missing; a later offset is
+// waited for. An extension of iof.
+#define IOF_FROM_OFFSET "iof.pull.offset"
+
+// iof_IOF_pull (uint64): begins each stream with the first read at or after this time, in
+// nanoseconds since 1970, by the clock of the rank's node; with an earlier one where several reads
+// share a time. An extension of iof.
+#define IOF_FROM_TIME "iof.pull.time"
+
+// iof_IOF_pull (uint64): begins each stream this number of lines before the end of what is cached.
+// 0 skips all that is cached. An extension of iof.
+#define IOF_FROM_LINES "iof.pull.lines"
+
+// iof_IOF_pull (uint64): ends the registration at this time, in nanoseconds since 1970, as
+// iof_IOF_deregister does. Bytes that are read from then on, by the clock of the rank's node, are
+// not delivered. An extension of iof.
+#define IOF_UNTIL "iof.pull.until"
 
 // The callback tool_connected (uint32): the effective user id of the tool.
 #define IOF_USERID "pmix.euid"
@@ -2100,15 +2116,16 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 //
 // Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_COPY,
-// IOF_IOF_REDIRECT, IOF_NO_BACKLOG, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
-// IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
-// IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
-// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT,
-// IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE,
-// IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY.
+// IOF_IOF_REDIRECT, IOF_FROM_OFFSET, IOF_FROM_TIME, IOF_FROM_LINES, IOF_UNTIL, IOF_IOF_TAG_OUTPUT,
+// IOF_IOF_TAG_DETAILED_OUTPUT, IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT,
+// IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT, IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW,
+// IOF_IOF_OUTPUT_TO_FILE, IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY,
+// IOF_IOF_LOCAL_OUTPUT, IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
+// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY, of IOF_FROM_OFFSET,
+// IOF_FROM_TIME and IOF_FROM_LINES at most one.
 //
-// Errors: IOF_ERR_BAD_PARAM if a file and a directory are given, or a pattern has an unknown
-// placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
+// Errors: IOF_ERR_BAD_PARAM if a file and a directory or two positions are given, or a pattern has an
+// unknown placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
 // IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,

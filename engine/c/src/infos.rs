@@ -39,8 +39,13 @@ impl Infos {
     }
 
     pub(crate) fn number(&mut self, key: &str) -> Outcome<Option<u32>> {
+        let small = |number| u32::try_from(number).or_else(|_| too_large(key, number));
+        self.long_number(key)?.map(small).transpose()
+    }
+
+    pub(crate) fn long_number(&mut self, key: &str) -> Outcome<Option<u64>> {
         let number = |value| match value {
-            InfoValue::Number(number) => u32::try_from(number).or_else(|_| too_large(key, number)),
+            InfoValue::Number(number) => Ok(number),
             _ => mismatch(key, "an integer"),
         };
         self.take(key).map(number).transpose()

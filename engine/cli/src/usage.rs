@@ -58,7 +58,7 @@ const OTHER_COMMANDS: [(&str, &str); 17] = [
     ("stats", "iof query stats"),
     ("status", "iof ps"),
     ("stop", "iof kill JOB"),
-    ("tail", "iof pull --no-backlog JOB"),
+    ("tail", "iof pull --tail 10 JOB"),
     ("version", "iof --version"),
     ("watch", "iof top JOB for its streams, or iof pull JOB for its output"),
 ];

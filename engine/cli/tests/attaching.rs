@@ -68,13 +68,13 @@ fn pulls_before_the_first_byte_in_the_middle_and_after_the_end_see_all_bytes() {
 }
 
 #[test]
-fn no_backlog_skips_the_cached_bytes_and_reports_no_gap() {
+fn a_pull_without_lines_skips_the_cached_bytes_and_reports_no_gap() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("echo before; echo before >&2; : < {}; echo after; echo after >&2", gate.path());
     let _run = site.run_sh(&[], &script);
     site.wait_for_bytes(0, "stderr", 7);
-    let mut new = site.pull(&["--no-backlog"]);
+    let mut new = site.pull(&["--tail", "0"]);
     let mut all = site.pull(&[]);
     let (new_out, new_err) = new.collect();
     let (all_out, all_err) = all.collect();

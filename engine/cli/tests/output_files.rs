@@ -328,7 +328,7 @@ fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
         format!("echo early; head -c 3000000 /dev/zero; echo err >&2; : < {}; echo late", gate.path());
     let run = site.run_sh(&["--no-forward", "stdout,stddiag", "--output", &list], &script);
     site.wait_for_bytes(0, "stderr", 4);
-    let mut pull = site.pull(&["--no-backlog"]);
+    let mut pull = site.pull(&["--tail", "0"]);
     let (pulled, _) = pull.collect();
     site.wait_for_pulls(0, "stdout", 1);
     gate.open();

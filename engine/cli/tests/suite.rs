@@ -38,6 +38,7 @@ mod output;
 mod output_files;
 mod output_terminal;
 mod peers;
+mod positions;
 mod ptys;
 mod pull_ends;
 mod pushing;

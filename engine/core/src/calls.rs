@@ -343,6 +343,10 @@ impl Core {
         // An end without bytes is never refused as too much: there is only one for each stream.
         let is_end = end.is_some() && bytes.is_empty();
         delivery.queue(bytes.len(), is_end, taken).map_err(|waiting| DeliverError::Full { waiting })?;
+        // A node marks the end of what it had cached by a gap without bytes.
+        if end.is_some() || bytes.is_empty() && lost == 0 {
+            delivery.note_cached();
+        }
         delivery.advance(lost.saturating_add(bytes.len() as u64));
         delivery.complete |= end.is_some();
         let command = Command::Deliver { source: stream, delivery: SourceBytes { bytes, lost, time } };

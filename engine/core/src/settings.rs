@@ -23,6 +23,8 @@ pub struct Settings {
     pub slots: usize,
     /// The limits.
     pub limits: Limits,
+    /// A random number, to which that of a job among those of its name is added.
+    pub run: u128,
     /// The engine's own process and user.
     pub pid: u32,
     /// The user that the engine belongs to.

@@ -66,6 +66,7 @@ pub use requests::exchange::{
     DataRange, Exchange, FencePurpose, FoundValue, MpiEvent, PMIX_GROUP_CONTEXT_ID, Persistence,
 };
 pub use requests::log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
+pub use requests::position::Position;
 pub use requests::push::{
     PartialCause, PartialDelivery, PushDirectives, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets,
     StdinUnavailable, UntakenStdin,

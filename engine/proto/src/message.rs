@@ -24,6 +24,7 @@ use crate::limits::{
 use crate::names::{Channel, Channels, Nspace, Proc, Rank};
 use crate::requests::exchange::{Exchange, FoundValue};
 use crate::requests::log::{Log, LogReport};
+use crate::requests::position::Position;
 use crate::requests::push::{PushGranted, PushReport, SlowTargets};
 use crate::requests::query::{Answer, Query};
 use crate::status::Status;
@@ -32,7 +33,7 @@ use crate::status::Status;
 ///
 /// A sum rises with each of its parts: with that of the messages, to which each change of them adds 1, and
 /// with that of the jobs that they contain.
-pub const PROTOCOL_VERSION: u32 = 9 + JOB_VERSION;
+pub const PROTOCOL_VERSION: u32 = 10 + JOB_VERSION;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -75,9 +76,9 @@ pub enum FromTool {
         /// The output channels to receive, or [`Channels::ALL`]. Any other mask with stdin is
         /// refused.
         channels: Channels,
-        /// Whether to start at the oldest byte that is still in the ring instead of at the next
-        /// byte.
-        backlog: bool,
+        /// The position at which to begin. The tool finds it in the ring, which it receives from the
+        /// oldest byte on, unless only what follows is to be received.
+        from: Position,
         /// Whether the registration continues when its jobs have ended, for later jobs of the same
         /// names, until the tool deregisters it. Otherwise it covers only the first job of each
         /// name, and the engine removes it when these jobs have ended.
@@ -250,14 +251,23 @@ pub enum ToTool {
         /// The position in the stream at which the tool starts to read, in bytes. Dropped bytes
         /// are not counted.
         start: u64,
-        /// The number of bytes that were dropped before `start`. A tool that did not ask for the
-        /// backlog does not count them as lost.
+        /// The number of bytes that were dropped when the reader was attached. A tool that begins with
+        /// the next byte does not count them as lost.
         dropped: u64,
         /// Whether the reader is non-gating: the writer may overtake it, and it then loses the
         /// oldest bytes. Only the bytes that it borrows are safe from being overwritten.
         non_gating: bool,
+        /// Whether bytes that another node had cached before the registration follow in the ring, until
+        /// [`ToTool::Cached`].
+        is_behind: bool,
         /// The options for reading the ring.
         options: EffectiveOptions,
+    },
+    /// The rings that were sent before contain all bytes that were cached when the registration was
+    /// made, on other nodes, too.
+    Cached {
+        /// The handler id of the registration.
+        handler: u32,
     },
     /// All sources of the registration's present jobs are announced. Two kinds of streams may still
     /// follow: those of later jobs of the same names, if the registration is persistent, and those
@@ -417,7 +427,7 @@ pub struct Missed {
     /// The number of streams.
     pub streams: u64,
     /// The number of bytes that their sources produced since their beginning. That includes bytes
-    /// before a registration without the backlog, if its reader of an older stream found no memory.
+    /// before a registration that begins with the next byte, if its reader of an older stream found no memory.
     pub bytes: u64,
 }
 

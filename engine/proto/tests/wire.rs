@@ -9,7 +9,7 @@ use iof_proto::log::key as log;
 use iof_proto::{
     Answer, App, Attributes, Channel, Channels, DecodeError, Decoder, EffectiveOptions, EncodeError, Failure,
     Found, FromTool, Granted, Info, JobInfo, JobSpec, Log, LogEntry, LogOutcome, LogReport, LogValue,
-    Message, Missed, Nspace, PartialCause, PartialDelivery, Proc, ProcInfo, ProcState, PushGranted,
+    Message, Missed, Nspace, PartialCause, PartialDelivery, Position, Proc, ProcInfo, ProcState, PushGranted,
     PushReport, Query, Rank, ReaderStats, Skipped, SlowTarget, SlowTargets, Spawn, Status, StdinUnavailable,
     StreamStats, ToTool, Value, encode,
 };
@@ -26,7 +26,7 @@ fn from_tool() -> Vec<FromTool> {
             request: 1,
             procs: vec![source(Rank::WILDCARD)],
             channels: Channels::ALL,
-            backlog: true,
+            from: Position::Lines(7),
             persistent: true,
             directives: vec![Info::required("pmix.iof.csize", 4096u32), Info::new("x", true)],
         },
@@ -113,6 +113,7 @@ fn to_tool() -> Vec<ToTool> {
         status: Status::EVENT_JOB_START,
         exit_code: None,
         command: "a : b".into(),
+        run: u128::MAX,
     };
     let found = [
         Value::Text("job".into()),
@@ -157,8 +158,10 @@ fn to_tool() -> Vec<ToTool> {
             start: 1 << 40,
             dropped: 1 << 41,
             non_gating: true,
+            is_behind: true,
             options: EffectiveOptions { buffering_size: 80, buffering_time: Some(1) },
         },
+        ToTool::Cached { handler: 1 },
         ToTool::Announced { handler: 1 },
         ToTool::Deregistered { request: 2, result: Ok(()) },
         ToTool::Logged {
@@ -325,7 +328,7 @@ fn sender_and_receiver_enforce_the_limits() {
         request: 1,
         procs: vec![source(Rank(0)); procs],
         channels: Channels::STDOUT,
-        backlog: false,
+        from: Position::Newest,
         persistent: false,
         directives: Vec::new(),
     };
@@ -363,7 +366,7 @@ fn sender_and_receiver_enforce_the_limits() {
         request: 1,
         procs: vec![long_name; 1000],
         channels: Channels::STDOUT,
-        backlog: false,
+        from: Position::Newest,
         persistent: false,
         directives: Vec::new(),
     };

@@ -1,6 +1,7 @@
 //! The handle of the engine that an embedder holds.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -357,6 +358,12 @@ fn listener(rendezvous: &Rendezvous) -> Result<Option<Listener>, StartError> {
     Ok(Some(Listener::bind(level, directory.as_deref())?))
 }
 
+/// Returns a random number. Its hash functions have keys of the system's random numbers.
+fn random() -> u128 {
+    let half = || u128::from(RandomState::new().hash_one(0u8));
+    half() << 64 | half()
+}
+
 /// Returns the settings of the core of an engine on `node`.
 fn settings(config: &Config, host: &dyn Host, places: usize, node: String) -> Settings {
     Settings {
@@ -368,6 +375,7 @@ fn settings(config: &Config, host: &dyn Host, places: usize, node: String) -> Se
         places,
         slots: MAX_SLOTS,
         limits: Limits::default(),
+        run: random(),
         pid: std::process::id(),
         uid: geteuid().as_raw(),
         node,

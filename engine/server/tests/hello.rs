@@ -78,5 +78,6 @@ fn a_tool_of_another_protocol_version_is_refused_with_a_reason() {
     socket.write_all(&encode(&hello).unwrap()).unwrap();
     let (status, reason) = refusal(socket);
     assert_eq!(status, Status::ERR_NOT_SUPPORTED);
-    assert!(reason.contains(&format!("version {}", PROTOCOL_VERSION + 1)), "{reason}");
+    let versions = format!("{} of the tool differs from version {PROTOCOL_VERSION} of", PROTOCOL_VERSION + 1);
+    assert!(reason.contains(&versions), "{reason}");
 }

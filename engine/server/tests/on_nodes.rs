@@ -16,8 +16,8 @@ use iof_engine::{
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo,
-    ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
+    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Position, Proc,
+    ProcInfo, ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
@@ -529,7 +529,7 @@ fn a_pull_without_backlog_has_no_gap_before_its_first_byte() {
     let fixture = start_direct();
     let mut tool = fixture.tool();
     let source = vec![Proc::new(nspace(), Rank(2))];
-    tool.pull(&Pull { backlog: false, ..Pull::new(source, Channels::STDOUT) }).unwrap();
+    tool.pull(&Pull::new(source, Channels::STDOUT).from(Position::Newest)).unwrap();
     fixture.pull(1, false);
     fixture.deliver(1, 7, "new", Some(DeliveredEnd::Broken(4))).recv_timeout(TIMEOUT).unwrap();
     match tool.recv_timeout(TIMEOUT).unwrap() {

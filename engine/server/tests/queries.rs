@@ -134,9 +134,17 @@ fn qualifiers_select_jobs_and_ranks() {
         status: Status::ERR_JOB_NON_ZERO_TERM,
         exit_code: Some(3),
         command: "sh".into(),
+        run: 0,
     };
-    let info = value(&engine, query_for(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other")]));
-    assert_eq!(info, Value::Jobs(vec![job]));
+    let run = |name: &str| {
+        let qualifiers = vec![Info::new(key::PMIX_NSPACE, name)];
+        match value(&engine, query_for(key::PMIX_QUERY_NAMESPACE_INFO, qualifiers)) {
+            Value::Jobs(mut jobs) => (jobs[0].run, JobInfo { run: 0, ..jobs.remove(0) }),
+            value => panic!("{value:?}"),
+        }
+    };
+    assert_eq!(run("other").1, job);
+    assert!(run("other").0 == run("other").0 && run("other").0 != run("job").0);
 
     assert_eq!(status(vec![name("job"), rank(2)]), Value::Status(Status::EVENT_JOB_END));
     let size = value(&engine, query_for(key::PMIX_JOB_SIZE, vec![name("job")]));

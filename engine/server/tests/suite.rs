@@ -18,6 +18,7 @@ mod log;
 #[cfg(feature = "mail")]
 mod log_servers;
 mod on_nodes;
+mod positions;
 mod ptys;
 mod pusher;
 mod queries;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use iof_engine::{Grant, JobSpec, Policy};
 use iof_proto::limits::MAX_FDS_IN_FLIGHT_PER_TOOL;
 use iof_proto::query::key;
-use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
+use iof_proto::{Channel, Channels, Nspace, Position, Proc, Rank, Status};
 use iof_testing::TIMEOUT;
 use iof_testing::engine::streams::{
     DeliveryRecord, Pipes, all_of, assert_gone, engine_with_policy, wait_for_produced,
@@ -117,7 +117,7 @@ fn a_pull_receives_the_backlog_or_not_as_it_specifies() {
     wait_for_produced(&mut tool, "job", 0, 6);
     let with = Pull::new(vec![all_of("job")], Channels::STDOUT);
     tool.pull(&with).unwrap();
-    tool.pull(&Pull { backlog: false, ..with }).unwrap();
+    tool.pull(&with.from(Position::Newest)).unwrap();
     pipes.write(0, b"after");
     pipes.end(0);
     let record = DeliveryRecord::read_all(&mut tool);

@@ -178,8 +178,13 @@ impl BatchReader {
     fn polled(&mut self, poll: Poll, streams: &mut Vec<FeedId>) -> PollReady {
         streams.clear();
         if !self.tool.session.events.is_empty() {
-            let missed = |event| if let Event::Missed { missed, .. } = event { Some(missed) } else { None };
-            self.missed.extend(self.tool.session.events.drain(..).filter_map(missed));
+            for event in self.tool.session.events.drain(..) {
+                match event {
+                    Event::Missed { missed, .. } => self.missed.push_back(missed),
+                    Event::Deregistered { handler } => drop(self.tool.session.registrations.remove(&handler)),
+                    Event::JobEnded { .. } | Event::Cached { .. } | Event::Reply { .. } => {}
+                }
+            }
             self.tool.session.registrations.retain(|_, registration| !registration.is_over());
         }
         streams.extend_from_slice(self.tool.session.feeds.active());

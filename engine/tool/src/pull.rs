@@ -1,6 +1,6 @@
 //! The parameters of a registration for output.
 
-use iof_proto::{Channels, FromTool, Info, Proc};
+use iof_proto::{Channels, FromTool, Info, Position, Proc};
 
 /// The parameters of a registration for output (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
@@ -11,9 +11,15 @@ pub struct Pull {
     /// The output channels to receive. [`Channels::ALL`] means all output channels; any other set
     /// with stdin is an error.
     pub channels: Channels,
-    /// Whether to begin with the oldest byte in the engine's cache. Otherwise only output that the
-    /// engine reads after the registration is delivered.
-    pub backlog: bool,
+    /// The position at which the registration begins in each stream.
+    pub from: Position,
+    /// The time, in nanoseconds since 1970, at which the registration ends as by
+    /// [`Tool::deregister`](crate::Tool::deregister). Of each stream, the bytes before the first read
+    /// from then on are delivered, by the clock of the rank's node; later ones where several reads
+    /// share a time.
+    pub until: Option<u64>,
+    /// Whether [`Delivery::Cached`](crate::Delivery::Cached) is delivered.
+    pub reports_cached: bool,
     /// Whether the registration outlives its jobs. If so, it also delivers later jobs of the same
     /// names, until it is [deregistered](crate::Tool::deregister) or the engine ends. Otherwise it
     /// ends when the end of each job in `procs` was delivered. Later jobs of the same names are not
@@ -28,11 +34,25 @@ impl Pull {
     /// Creates the parameters of a registration for `channels` of `procs`, without directives. It
     /// delivers the cached output first, and lasts until the jobs have ended.
     pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
-        Pull { procs, channels, backlog: true, persistent: false, directives: Vec::new() }
+        Pull {
+            procs,
+            channels,
+            from: Position::Oldest,
+            until: None,
+            reports_cached: false,
+            persistent: false,
+            directives: Vec::new(),
+        }
+    }
+
+    /// Sets the position at which the registration begins.
+    #[must_use]
+    pub fn from(self, from: Position) -> Pull {
+        Pull { from, ..self }
     }
 
     pub(crate) fn message(&self, request: u32) -> FromTool {
-        let Pull { procs, channels, backlog, persistent, directives } = self.clone();
-        FromTool::Pull { request, procs, channels, backlog, persistent, directives }
+        let Pull { procs, channels, from, persistent, directives, .. } = self.clone();
+        FromTool::Pull { request, procs, channels, from, persistent, directives }
     }
 }

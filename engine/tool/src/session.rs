@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
 use iof_proto::{EffectiveOptions, Failure, FromTool, Nspace, PushGranted, Status, ToTool};
-use iof_shm_ring::{Attached, Filler, Grouping, ReaderPage, Ringer};
+use iof_shm_ring::{Attached, Filler, Grouping, ReaderPage, Ringer, Start};
 
 use self::event::Event;
 use self::feed::{Feed, StreamInfo, reader};
@@ -133,6 +133,24 @@ impl Session {
         Ok(())
     }
 
+    /// Begins to end the registrations whose time has come.
+    pub(crate) fn end_due(&mut self) {
+        let is_due = |registration: &mut Registration| {
+            registration.cached && registration.ends_at.take_if(|at| *at <= Instant::now()).is_some()
+        };
+        let due = self.registrations.iter_mut().filter_map(|(id, found)| is_due(found).then_some(*id));
+        for handler in due.collect::<Vec<_>>() {
+            // Fails if it is being ended already.
+            let _ = self.deregister(handler);
+        }
+    }
+
+    /// Returns when the tool must check feeds or registrations again.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let ends = self.registrations.values().filter(|found| found.cached).filter_map(|found| found.ends_at);
+        ends.chain(self.feeds.next_due()).min()
+    }
+
     /// Handles the answer to a barrier: everything that the engine sent before it has arrived.
     fn barrier_answered(&mut self, handler: u32) {
         if let Some(registration) = self.registrations.get_mut(&handler) {
@@ -158,9 +176,9 @@ impl Session {
     /// Removes a registration that is over once none of its events is queued.
     pub(crate) fn remove_if_over(&mut self, handler: u32) {
         let is_queued = |event: &Event| match event {
-            Event::JobEnded { handler: other, .. } | Event::Missed { handler: other, .. } => {
-                *other == handler
-            }
+            Event::JobEnded { handler: other, .. }
+            | Event::Missed { handler: other, .. }
+            | Event::Cached { handler: other } => *other == handler,
             Event::Deregistered { .. } | Event::Reply { .. } => false,
         };
         if self.registrations.get(&handler).is_some_and(Registration::is_over)
@@ -173,7 +191,13 @@ impl Session {
     /// Removes feeds that were read to their end, and requests the next generation of feeds that
     /// have drained theirs.
     pub(crate) fn settle(&mut self) -> ReadSince {
-        let Settled { drained, over, read, percent } = self.feeds.settle();
+        let Settled { drained, over, current, read, percent } = self.feeds.settle();
+        for handler in current {
+            if let Some(registration) = self.registrations.get_mut(&handler) {
+                registration.behind = registration.behind.saturating_sub(1);
+            }
+            self.report_cached(handler);
+        }
         let slots: Vec<u32> = over.iter().filter_map(|feed| feed.reader_id().map(u32::from)).collect();
         let ended: Vec<(u32, Nspace, u64)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
@@ -217,6 +241,7 @@ impl Session {
                 start,
                 dropped,
                 non_gating,
+                is_behind,
                 options,
             } => {
                 let ring = ring.ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
@@ -226,10 +251,11 @@ impl Session {
                     Some(old) => self.feeds.next_generation(old.into(), attached),
                     None => {
                         let stream = StreamInfo { source, channel, logged, run };
-                        self.new_feed(handler, stream, attached, options)?;
+                        self.new_feed(handler, stream, attached, (options, is_behind))?;
                     }
                 }
             }
+            ToTool::Cached { handler } => self.cached(handler),
             ToTool::Announced { handler } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.announced = true;
@@ -285,14 +311,15 @@ impl Session {
         handler: u32,
         stream: StreamInfo,
         first: Attached,
-        options: EffectiveOptions,
+        (options, is_behind): (EffectiveOptions, bool),
     ) -> Result<(), LostError> {
         let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
         if registration.closing == Closing::Asked {
             // The ring was on its way when the engine received the request to end the registration.
             return Ok(());
         }
-        let mut reader = reader(first, Arc::clone(&self.page), registration.start)?;
+        let start = if registration.from.is_newest() { Start::Now } else { Start::Oldest };
+        let mut reader = reader(first, Arc::clone(&self.page), start)?;
         if let Some(room) = &self.room {
             reader.set_room_bell(Arc::clone(room));
         }
@@ -302,6 +329,10 @@ impl Session {
         }
         registration.opened(&stream.source.nspace, stream.run);
         let mut feed = Feed::new(handler, stream, reader);
+        feed.limit(registration.from, registration.until);
+        if !registration.cached {
+            feed.await_cached(registration.from, is_behind);
+        }
         if registration.closing != Closing::No {
             feed.flush();
         }
@@ -311,6 +342,23 @@ impl Session {
         self.feeds.add(feed);
         self.has_new_feeds = true;
         Ok(())
+    }
+
+    /// Notes that the rings of a registration contain all that was cached.
+    fn cached(&mut self, handler: u32) {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return };
+        registration.cached = true;
+        registration.behind = self.feeds.cached(handler, registration.reports_cached);
+        self.report_cached(handler);
+    }
+
+    /// Queues the report that a registration has delivered all that was cached, if it has.
+    fn report_cached(&mut self, handler: u32) {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return };
+        if registration.cached && registration.reports_cached && registration.behind == 0 {
+            registration.reports_cached = false;
+            self.events.push_back(Event::Cached { handler });
+        }
     }
 
     /// Maps the inlet of a push that the engine has granted.

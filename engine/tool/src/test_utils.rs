@@ -147,6 +147,7 @@ impl ProtocolSide {
                 self.0.remove_if_over(handler);
                 Delivered::JobEnded { handler, nspace, run, exit_code, skipped }
             }
+            Event::Cached { .. } => return self.take_delivered(),
             Event::Missed { handler, missed } => Delivered::Missed { handler, missed },
             Event::Deregistered { handler } => {
                 self.0.registrations.remove(&handler);

@@ -120,7 +120,7 @@ impl Tool {
         if self.link.has_received() || (pending && !self.is_done()) {
             return Some(Duration::ZERO);
         }
-        self.session.feeds.next_due().map(|due| due.saturating_duration_since(Instant::now()))
+        self.session.next_due().map(|due| due.saturating_duration_since(Instant::now()))
     }
 }
 

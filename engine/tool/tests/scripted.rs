@@ -1,13 +1,15 @@
 //! A tool connected to a scripted engine, which sends exactly what the test wants and when.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_proto::{
-    Channel, Channels, Failure, FromTool, Log, LogReport, Proc, PushGranted, PushReport, Query, Rank,
-    SlowTargets, Status, ToTool, Value, encode, socket,
+    Channel, Channels, Failure, FromTool, Log, LogReport, PROTOCOL_VERSION, Proc, PushGranted, PushReport,
+    Query, Rank, SlowTargets, Status, ToTool, Value, encode, socket,
 };
 use iof_shm_ring::{Inlet, notify};
 use iof_testing::scripted::{Engine, connect, nspace, stream};
@@ -121,6 +123,7 @@ fn ring() -> Vec<u8> {
         start: 0,
         dropped: 0,
         non_gating: false,
+        is_behind: false,
         options: Default::default(),
     };
     encode(&ring).unwrap()
@@ -320,4 +323,18 @@ fn a_stream_whose_end_was_found_while_it_was_inactive_is_not_listed_again() {
     assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
     let channels: Vec<_> = streams.iter().map(|id| reader.origin(*id).unwrap().channel).collect();
     assert_eq!(channels, [Channel::Stderr]);
+}
+
+#[test]
+fn an_engine_of_another_protocol_version_is_refused_with_both_numbers() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let other = PROTOCOL_VERSION + 1;
+    let welcome = ToTool::Welcome { version: other, engine_pid: 1, may_block: false };
+    let files: Vec<OwnedFd> = (0..2).map(|_| File::open("/dev/null").unwrap().into()).collect();
+    let fds: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    socket::send(&ours, &encode(&welcome).unwrap(), &fds).unwrap();
+    // SAFETY: the socket belongs to nothing else.
+    let refused = unsafe { Tool::over(theirs, "test") }.unwrap_err().to_string();
+    let reason = format!("version {other} of the engine differs from version {PROTOCOL_VERSION} of the tool");
+    assert!(refused.contains(&reason), "{refused}");
 }

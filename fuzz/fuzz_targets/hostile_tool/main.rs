@@ -106,7 +106,7 @@ impl Attack {
             if pulls {
                 let (ranks, channels) = (vec![0], Channels::STDOUT.bits());
                 let pull =
-                    Message::Pull { request: 0, ranks, channels, backlog: true, directives: Vec::new() };
+                    Message::Pull { request: 0, ranks, channels, from: (0, 0), directives: Vec::new() };
                 self.send(pull, 1);
             }
         }

@@ -2,7 +2,7 @@
 
 use arbitrary::Arbitrary;
 use iof_proto::query::key::IOF_QUERY_STATS;
-use iof_proto::{Channels, FromTool, Info, InfoValue, Log, Nspace, Proc, Query, Rank};
+use iof_proto::{Channels, FromTool, Info, InfoValue, Log, Nspace, Position, Proc, Query, Rank};
 
 use crate::world::nspace;
 
@@ -15,7 +15,7 @@ pub enum Message {
         request: u32,
         ranks: Vec<u32>,
         channels: u16,
-        backlog: bool,
+        from: (u8, u64),
         directives: Vec<Directive>,
     },
     /// A pull from processes of jobs that do not exist.
@@ -79,11 +79,11 @@ impl Message {
     pub fn wire(self) -> FromTool {
         match self {
             Message::Hello { version } => FromTool::Hello { version, pid: 1, name: "hostile".into() },
-            Message::Pull { request, ranks, channels, backlog, directives } => FromTool::Pull {
+            Message::Pull { request, ranks, channels, from, directives } => FromTool::Pull {
                 request,
                 procs: procs(ranks),
                 channels: Channels::from_bits_truncate(channels),
-                backlog,
+                from: position(from),
                 persistent: request % 2 == 0,
                 directives: directives.into_iter().map(Directive::wire).collect(),
             },
@@ -96,7 +96,7 @@ impl Message {
                     })
                     .collect(),
                 channels: Channels::STDOUT,
-                backlog: true,
+                from: Position::Oldest,
                 persistent: request % 2 == 0,
                 directives: Vec::new(),
             },
@@ -163,4 +163,14 @@ impl Directive {
 /// Returns processes that exist, and one that does not.
 fn procs(ranks: Vec<u32>) -> Vec<Proc> {
     ranks.into_iter().map(|rank| Proc::new(nspace(), Rank(rank % 3))).collect()
+}
+
+fn position((kind, value): (u8, u64)) -> Position {
+    match kind % 5 {
+        0 => Position::Oldest,
+        1 => Position::Newest,
+        2 => Position::Offset(value),
+        3 => Position::Time(value),
+        _ => Position::Lines(value),
+    }
 }

@@ -58,10 +58,15 @@ impl Reader {
     /// Returns whether the byte at the cursor is not claimed. If so, a copy that was made before
     /// from there on is whole.
     fn is_cursor_unclaimed(&self) -> bool {
+        self.is_unclaimed(self.cursor)
+    }
+
+    /// Returns whether the byte at `position` is not claimed.
+    pub(super) fn is_unclaimed(&self, position: u64) -> bool {
         // Orders the loads of the bytes before the load of the claimed position. Partner: the fence
         // in `Writer::reserve`, which orders the claim before the bytes that overwrite these.
         fence_at(Point::CopyFence, Acquire);
         let claimed = self.ring.control().claimed.position.load(Relaxed);
-        claimed.saturating_sub(self.ring.capacity()) <= self.cursor
+        claimed.saturating_sub(self.ring.capacity()) <= position
     }
 }

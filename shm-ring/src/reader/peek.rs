@@ -116,13 +116,24 @@ impl Reader {
     /// Finds what is at the cursor. `secure` ensures that the bytes there are not overwritten; it
     /// returns `false` if the writer has claimed them.
     pub(super) fn find(&mut self, secure: fn(&Self) -> bool) -> Found {
+        loop {
+            match self.find_next(secure) {
+                // Both are before the reader's begin.
+                Found::Bytes { end, .. } if self.produced() < self.from => self.pass(end),
+                Found::Nothing(Peek::Gap(Gap { lost: 0, .. })) => {}
+                found => return found,
+            }
+        }
+    }
+
+    fn find_next(&mut self, secure: fn(&Self) -> bool) -> Found {
         if let Some(gap) = self.pending.take() {
             return Found::Nothing(Peek::Gap(gap));
         }
         if self.sealed {
             return Found::Nothing(self.unless_gone(Peek::Sealed));
         }
-        self.plain = self.grouping.is_none() && !self.pins_only_borrowed();
+        self.plain = self.grouping.is_none() && !self.pins_only_borrowed() && self.produced() >= self.from;
         let now = self.observe();
         if now.tail <= self.cursor && now.dropped <= self.dropped_seen {
             return Found::Nothing(self.check_end(&now));

@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::layout::NONE;
+use crate::layout::{self, NONE};
 use crate::ring::Ring;
 use crate::ring::marks::Mark;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
@@ -86,7 +86,7 @@ impl ReadTurn {
 /// Returns the time at which the byte at `position` was read; `None` if no entry covers it, or if
 /// the writer overwrote that entry meanwhile.
 pub(crate) fn time_at(ring: &Ring, position: u64) -> Option<u64> {
-    newest_first(ring).find(|mark| mark.offset <= position).map(|mark| mark.time)
+    newest_first(ring).find(|(mark, _)| mark.offset <= position).map(|(mark, _)| mark.time)
 }
 
 /// Appends the known read times of the bytes at `positions`, in order: the first byte of each run,
@@ -96,7 +96,7 @@ pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: 
     // First position of the run that was appended last. A mark for the same byte is older, so it is
     // ignored.
     let mut until = positions.end;
-    for mark in newest_first(ring) {
+    for (mark, _) in newest_first(ring) {
         let run_start = mark.offset.max(positions.start);
         if run_start < until {
             times.push((run_start.saturating_add(dropped), mark.time));
@@ -109,13 +109,43 @@ pub(crate) fn times_of(ring: &Ring, positions: Range<u64>, dropped: u64, times: 
     times.get_mut(first..).unwrap_or_default().reverse();
 }
 
-/// Returns the marks of the index and of the newest reads, from the end of the stream back.
-fn newest_first(ring: &Ring) -> impl Iterator<Item = Mark> {
+/// Returns the first of `positions` that may have been read at or after `time`, or if `surely`, that
+/// was; their end if there is none.
+pub(crate) fn first_read(ring: &Ring, positions: Range<u64>, time: u64, surely: bool) -> u64 {
+    let spacing = layout::spacing(ring.capacity(), ring.index().room());
+    let (mut first, mut until) = (positions.end, positions.end);
+    let mut next: Option<Mark> = None;
+    for (mark, is_recent) in newest_first(ring) {
+        let run_start = mark.offset.max(positions.start);
+        if run_start < until {
+            // The index skips reads only if its next mark is not near, or is that of a gap.
+            let skips = next.is_none_or(|next| {
+                next.offset.saturating_sub(mark.offset) >= spacing || next.dropped > mark.dropped
+            });
+            let newest = mark.time.saturating_add(if is_recent { GRAIN } else { 0 });
+            let may_reach = first == until && (newest > time || skips && !is_recent);
+            if mark.time >= time || may_reach && !surely {
+                first = run_start;
+            }
+            until = run_start;
+        }
+        if mark.offset <= positions.start {
+            return first;
+        }
+        next = if is_recent { next } else { Some(mark) };
+    }
+    // The times of the oldest bytes are not known.
+    if first == until && !surely { positions.start } else { first }
+}
+
+/// Returns the marks of the index and of the newest reads, from the end of the stream back, and for
+/// each whether reads that share it are less than [`GRAIN`] later.
+fn newest_first(ring: &Ring) -> impl Iterator<Item = (Mark, bool)> {
     let (mut recent, mut index) =
         (ring.recent().newest_first().peekable(), ring.index().newest_first().peekable());
     std::iter::from_fn(move || match (recent.peek(), index.peek()) {
-        (Some(read), Some(mark)) if read.offset < mark.offset => index.next(),
-        (Some(_), _) => recent.next(),
-        (None, _) => index.next(),
+        (Some(read), Some(mark)) if read.offset < mark.offset => index.next().map(|mark| (mark, true)),
+        (Some(_), _) => recent.next().map(|mark| (mark, true)),
+        (None, _) => index.next().map(|mark| (mark, false)),
     })
 }

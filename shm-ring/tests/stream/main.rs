@@ -9,6 +9,7 @@
 mod allocation;
 mod growth;
 mod policies;
+mod positions;
 mod readers;
 mod reconfigure;
 mod stepping;

@@ -49,9 +49,9 @@ use crate::session::command::{Command, Done, Payload, Sink};
 ///
 /// Directives: those of `Place::Pull` and `Place::LibraryPull`.
 ///
-/// Errors: IOF_ERR_BAD_PARAM if a file and a directory are given, or a pattern has an unknown
-/// placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
-/// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
+/// Errors: IOF_ERR_BAD_PARAM if a file and a directory, or two positions, are given, or a pattern has
+/// an unknown placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS
+/// does; IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
     procs: *const iof_proc_t,

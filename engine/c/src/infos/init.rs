@@ -7,7 +7,7 @@ use std::process;
 use iof_engine::{BackendKind, Config, Policy, Rendezvous};
 use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::Search;
-use iof_proto::{Channels, Info, Nspace, Proc, Rank, Status};
+use iof_proto::{Channels, Info, Nspace, Position, Proc, Rank, Status};
 use iof_tool::Pull;
 
 use crate::ffi::guard::{OrStatus, Outcome, or_failure};
@@ -113,13 +113,24 @@ impl ServerInfos {
 }
 
 /// Returns a pull with the directives of C, and the attributes of its output. The library itself
-/// honours the latter and IOF_NO_BACKLOG.
+/// honours the latter, the position and IOF_UNTIL.
 pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Outcome<(Pull, Format)> {
     let mut infos = Infos(infos);
     let format = Format::take(&mut infos)?;
-    let backlog = infos.flag(IOF_NO_BACKLOG)? != Some(true);
+    let positions = [
+        infos.long_number(IOF_FROM_OFFSET)?.map(Position::Offset),
+        infos.long_number(IOF_FROM_TIME)?.map(Position::Time),
+        infos.long_number(IOF_FROM_LINES)?.map(Position::Lines),
+    ];
+    let mut positions = positions.into_iter().flatten();
+    let from = positions.next().unwrap_or_default();
+    if positions.next().is_some() {
+        return Err(Status::ERR_BAD_PARAM);
+    }
+    let until = infos.long_number(IOF_UNTIL)?;
     // PMIx's registrations last until they are deregistered.
-    Ok((Pull { backlog, persistent: true, directives: infos.0, ..Pull::new(procs, channels) }, format))
+    let pull = Pull { until, persistent: true, directives: infos.0, ..Pull::new(procs, channels).from(from) };
+    Ok((pull, format))
 }
 
 /// Returns the keys on which a reader and the table disagree.
@@ -178,6 +189,22 @@ mod tests {
         assert_eq!(rendezvous(&both), Rendezvous::Session(Some("/session".into())));
         assert_eq!(rendezvous(&[is_system.clone(), session]), Rendezvous::System(None));
         assert_eq!(rendezvous(&[is_system, system]), Rendezvous::System(Some("/system".into())));
+    }
+
+    #[test]
+    fn a_pull_begins_at_one_position_and_ends_at_a_time() {
+        let read = |entries: &[(&str, InfoValue)]| {
+            pull(vec![], Channels::STDOUT, infos(entries)).map(|(pull, _)| (pull.from, pull.until))
+        };
+        let number = InfoValue::Number;
+        assert_eq!(read(&[]), Ok((Position::Oldest, None)));
+        assert_eq!(read(&[(IOF_FROM_OFFSET, number(7))]), Ok((Position::Offset(7), None)));
+        assert_eq!(read(&[(IOF_FROM_TIME, number(u64::MAX))]), Ok((Position::Time(u64::MAX), None)));
+        let lines = [(IOF_FROM_LINES, number(0)), (IOF_UNTIL, number(8))];
+        assert_eq!(read(&lines), Ok((Position::Lines(0), Some(8))));
+        let two = [(IOF_FROM_LINES, number(1)), (IOF_FROM_OFFSET, number(1))];
+        assert_eq!(read(&two), Err(Status::ERR_BAD_PARAM));
+        assert_eq!(read(&[(IOF_FROM_LINES, InfoValue::Bool(true))]), Err(Status::ERR_BAD_PARAM));
     }
 
     #[test]

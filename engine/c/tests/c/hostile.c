@@ -36,7 +36,7 @@ static char *keys[3];
 static int answers;
 
 static const char *known[] = {IOF_NSPACE, IOF_SERVER_URI, IOF_IOF_CACHE_SIZE, IOF_IOF_COMPLETE, IOF_IOF_DROP_NEWEST,
-                              IOF_LOG_EMAIL, IOF_LOG_STDOUT, IOF_STDIN_TGT, IOF_RANK, IOF_NO_BACKLOG,
+                              IOF_LOG_EMAIL, IOF_LOG_STDOUT, IOF_STDIN_TGT, IOF_RANK, IOF_FROM_LINES, IOF_UNTIL,
                               IOF_EXTERNAL_PROGRESS, IOF_BACKEND, IOF_IOF_XML_OUTPUT, IOF_IOF_OUTPUT_RAW,
                               IOF_IOF_TAG_DETAILED_OUTPUT, IOF_IOF_LOCAL_OUTPUT, "no.such.key", ""};
 

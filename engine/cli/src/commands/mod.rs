@@ -9,3 +9,4 @@ pub(crate) mod ps;
 pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod query;
+pub(crate) mod resume;

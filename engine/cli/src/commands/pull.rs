@@ -11,8 +11,10 @@ use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
 
 use crate::commands::attach::{POLL_INTERVAL, attach_several, query_jobs};
+use crate::commands::resume::Resume;
 use crate::error::Failure;
 use crate::options::engine::JobEngineArgs;
+use crate::options::position::PositionArgs;
 use crate::options::values::{CHANNELS, Ranks, ranks};
 use crate::outputs::output::{OutputArgs, WrittenOutputs, with_job};
 use crate::outputs::printers::OutputTarget;
@@ -35,9 +37,8 @@ pub struct PullArgs {
     #[arg(long, value_name = "LIST", value_parser = CHANNELS, hide_possible_values = true)]
     pub channel: Option<Channels>,
 
-    /// Skip output that is already cached
-    #[arg(long)]
-    pub no_backlog: bool,
+    #[command(flatten)]
+    pub part: PositionArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
@@ -50,17 +51,18 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     if common(&args.rank, args.output.ranks.as_ref()).is_empty() {
         return Err(Failure::usage("--ranks and --rank have no rank in common: drop one of the two options"));
     }
-    let mut engine = None;
-    let mut is_one_rank = false;
+    let resume = args.part.resume.as_deref().map(Resume::read).transpose()?;
+    let (mut engine, mut pulled) = (None, PulledJobs::default());
     let mut attached = outputs.attach(|parts| {
         let tools;
-        (tools, is_one_rank) = open(args, parts)?;
+        (tools, pulled) = open(args, resume.as_ref(), parts)?;
         engine = tools.iter().flatten().next().map(Tool::engine_pid);
         Ok(tools)
     })?;
-    if is_one_rank {
+    if pulled.is_one_rank {
         attached.expect_one_rank();
     }
+    attached.set_runs(&pulled.jobs);
     let mut all = PrintReport::default();
     // The first failure ends the command.
     for report in attached.write()? {
@@ -94,41 +96,83 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The jobs that are pulled.
+#[derive(Default)]
+struct PulledJobs {
+    jobs: Vec<JobInfo>,
+    /// One rank writes all streams.
+    is_one_rank: bool,
+}
+
 /// Returns a tool for each part, attached to one engine, that pulls the selected streams of the
-/// part; `None` for a part without selected streams. Also returns whether one rank writes them.
-fn open(args: &PullArgs, parts: &[OutputTarget<'_>]) -> Result<(Vec<Option<Tool>>, bool), Failure> {
+/// part; `None` for a part without selected streams.
+fn open(
+    args: &PullArgs,
+    resume: Option<&Resume>,
+    parts: &[OutputTarget<'_>],
+) -> Result<(Vec<Option<Tool>>, PulledJobs), Failure> {
     let selections: Vec<Option<(Channels, Vec<Rank>)>> =
         parts.iter().map(|part| select(args, part)).collect();
-    let count = selections.iter().flatten().count();
-    if count == 0 {
-        return Ok((Vec::new(), false));
+    if resume.is_some() && !parts.iter().all(OutputTarget::may_be_resumed) {
+        return Err(Failure::usage(
+            "--resume needs --output json without files: only objects tell where to resume",
+        ));
     }
+    let count = selections.iter().flatten().count();
     let engine = args.engine.select();
-    let mut tools = attach_several(&engine, "iof pull", count)?;
-    let Some(first) = tools.first_mut() else { return Ok((Vec::new(), false)) };
+    let mut tools = if count > 0 { attach_several(&engine, "iof pull", count)? } else { Vec::new() };
+    let Some(first) = tools.first_mut() else { return Ok((Vec::new(), PulledJobs::default())) };
     let jobs = wait_for_jobs(first, engine.nspace.as_ref())?;
     let one_rank = |ranks: &[Rank]| matches!(ranks, [rank] if *rank != Rank::WILDCARD);
     let is_one_rank = jobs.len() == 1
         && (jobs.iter().all(|job| job.procs == 1)
             || selections.iter().flatten().all(|(_, ranks)| one_rank(ranks)));
-    let mut tools = tools.into_iter();
-    let mut open = |(channels, ranks): (Channels, Vec<Rank>)| {
-        let Some(mut tool) = tools.next() else { return Ok(None) };
+    let channels = args.channel.unwrap_or(Channels::OUTPUTS).outputs().count();
+    if args.part.from.is_some() && !(is_one_rank && channels == 1) {
+        return Err(Failure::usage(
+            "--from applies to one stream: name its job, and its rank and channel by --rank and --channel",
+        ));
+    }
+    let mut registrations = Vec::new();
+    for (tool, (channels, ranks)) in tools.iter_mut().zip(selections.iter().flatten()) {
         let procs_in = |nspace: &Nspace| -> Vec<Proc> {
             ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect()
         };
         let procs = jobs.iter().map(|job| &job.nspace).flat_map(procs_in).collect();
-        let request = Pull { backlog: !args.no_backlog, ..Pull::new(procs, channels) };
-        tool.pull(&request).map_err(|error| match error {
-            RequestError::Denied(failure) => Failure::usage(failure.reason),
-            RequestError::Lost(lost) => Failure::running(lost),
-            error => Failure::usage(error),
-        })?;
-        Ok(Some(tool))
-    };
-    let opened: Result<_, _> =
-        selections.into_iter().map(|selection| selection.map_or(Ok(None), &mut open)).collect();
-    Ok((opened?, is_one_rank))
+        let pull = Pull { until: args.part.until, ..Pull::new(procs, *channels).from(args.part.position()) };
+        registrations.push(tool.pull(&pull).map_err(refused)?.handler);
+    }
+    if args.part.no_follow || args.part.lines().is_some() || resume.is_some() {
+        tools.iter_mut().try_for_each(Tool::wait_for_cached).map_err(Failure::running)?;
+    }
+    args.part.lines().into_iter().for_each(|lines| lines.apply(&mut tools));
+    if let Some(resume) = resume {
+        resume.check(&jobs)?;
+        // Another job may have taken a name since. What is in memory of an engine that has ended is written.
+        if let Some(jobs) = tools.first_mut().and_then(|tool| query_jobs(tool).ok()) {
+            resume.check(&jobs)?;
+        }
+        resume.apply(&mut tools)?;
+    }
+    for (tool, registration) in tools.iter_mut().zip(registrations).filter(|_| args.part.no_follow) {
+        match tool.deregister(registration) {
+            // What is in memory is still written.
+            Ok(()) | Err(RequestError::Lost(_)) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    let mut tools = tools.into_iter();
+    let opened = selections.into_iter().map(|selection| selection.and_then(|_| tools.next()));
+    Ok((opened.collect(), PulledJobs { jobs, is_one_rank }))
+}
+
+/// Returns the reason why streams cannot be pulled.
+fn refused(error: RequestError) -> Failure {
+    match error {
+        RequestError::Denied(failure) => Failure::usage(failure.reason),
+        RequestError::Lost(lost) => Failure::running(lost),
+        error => Failure::usage(error),
+    }
 }
 
 /// Returns the channels and ranks of `part` that the options select, or `None` if there are none.

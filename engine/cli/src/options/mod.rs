@@ -2,5 +2,6 @@
 
 pub(crate) mod ending;
 pub(crate) mod engine;
+pub(crate) mod position;
 pub(crate) mod similar;
 pub(crate) mod values;

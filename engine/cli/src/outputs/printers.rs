@@ -1,5 +1,6 @@
 //! The printers that implement the output options.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,7 +11,8 @@ use crossbeam::channel::{Receiver, unbounded};
 use iof_capture::find_program;
 use iof_engine::{App, JobSpec};
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
-use iof_proto::{Channels, Proc, Rank};
+use iof_proto::query::JobInfo;
+use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
@@ -50,6 +52,13 @@ pub struct OutputTarget<'a> {
     pub copies_to: Option<&'static str>,
 }
 
+impl OutputTarget<'_> {
+    /// Returns whether what is written tells from where to continue it.
+    pub fn may_be_resumed(&self) -> bool {
+        self.options.style.has_objects() && !matches!(self.destination, Destination::Files(_))
+    }
+}
+
 /// The wait of a part of a line in a job of one rank.
 pub const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
 
@@ -63,6 +72,12 @@ impl AttachedOutputs<'_> {
         for options in options.filter(|options| options.style.joins_parts()) {
             options.flush_timeout.max_time.get_or_insert(LONE_RANK_WAIT);
         }
+    }
+
+    /// Adds tokens to the objects of these jobs.
+    pub fn set_runs(&mut self, jobs: &[JobInfo]) {
+        let runs: BTreeMap<Nspace, u128> = jobs.iter().map(|job| (job.nspace.clone(), job.run)).collect();
+        self.0.iter_mut().for_each(|(_, target)| target.options.style.set_runs(runs.clone()));
     }
 
     /// Creates the directories of files, so that an unusable path is an error before anything is

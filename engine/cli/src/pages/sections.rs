@@ -128,7 +128,8 @@ const PULL: Sections = Sections {
     files: TOOL_FILES,
     examples: &[
         ("iof pull --nspace a.out --rank 0-3 --output tag", "Show the output of four ranks of a job."),
-        ("iof pull --channel stderr --no-backlog", "Show what the ranks write to stderr from now on."),
+        ("iof pull --channel stderr --tail 0", "Show what the ranks write to stderr from now on."),
+        ("iof pull --no-follow --since 10s", "Show the output of the last ten seconds, and end."),
     ],
     see_also: &["run", "query", "top"],
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use iof_pmix_server::ToolServer;
 use iof_proto::query::key::{PMIX_NSPACE, PMIX_QUERY_NAMESPACES, PMIX_QUERY_PROC_TABLE};
-use iof_proto::{Channels, Info, Nspace, Proc, ProcInfo, Query, Value};
+use iof_proto::{Channels, Info, Nspace, Position, Proc, ProcInfo, Query, Value};
 use iof_tool::{Pull, RequestError, Tool};
 
 use super::daemons::target_of;
@@ -75,7 +75,7 @@ impl KnownJobs {
         let new: Vec<Nspace> = jobs.filter(|job| !self.watched.contains(*job)).cloned().collect();
         if !new.is_empty() {
             let procs = new.iter().cloned().map(Proc::all).collect();
-            let pull = Pull { backlog: false, ..Pull::new(procs, Channels::STDDIAG) };
+            let pull = Pull::new(procs, Channels::STDDIAG).from(Position::Newest);
             deliveries.add_watch(tool.pull(&pull)?.handler);
             self.watched.extend(new);
         }

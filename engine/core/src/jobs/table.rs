@@ -6,7 +6,7 @@ use std::time::Instant;
 use iof_capture::{ProcessId, SourceId, TargetId};
 use iof_proto::{Nspace, Proc, Rank};
 
-use crate::ids::JobId;
+use crate::ids::{JobId, StreamName};
 use crate::jobs::job::{EndSteps, JobState, RankState};
 
 /// All jobs, by their names.
@@ -38,6 +38,13 @@ impl Jobs {
     /// Returns a job, unless it was removed.
     pub(crate) fn find_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
         self.get_mut(&job.nspace).filter(|state| state.run() == job.run)
+    }
+
+    /// Returns whether not all has arrived that a node had cached of a stream when it was pulled.
+    pub(crate) fn is_behind(&self, name: &StreamName) -> bool {
+        let StreamName { source, channel, logged, .. } = name;
+        let pull = || self.get(&source.nspace)?.pull_of(source.rank, *channel);
+        !logged && pull().is_some_and(|pull| !pull.is_current && !pull.is_missed)
     }
 
     pub(crate) fn get_mut(&mut self, nspace: &Nspace) -> Option<&mut JobState> {

@@ -238,6 +238,7 @@ fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
             status,
             exit_code: if status == Status::EVENT_JOB_START { None } else { job.exit_code() },
             command: programs.join(" : "),
+            run: state.settings.run.wrapping_add(job.run().into()),
         }
     };
     scope.jobs(state).map(row).collect()

@@ -36,6 +36,9 @@ impl Core {
         let Some(delivery) = self.streams.delivery(stream) else { return };
         let callbacks = std::iter::from_fn(|| delivery.pop()).take(count);
         self.effects.upcalls.extend(callbacks.map(Upcall::Taken));
+        if delivery.take_cached() {
+            self.pull_is_current(stream);
+        }
     }
 
     /// Removes and returns the callbacks of all deliveries that were not reported as taken, because

@@ -28,6 +28,8 @@ pub(crate) struct Delivery {
     cost: u64,
     /// The bytes that were delivered or lost before.
     position: u64,
+    /// The number of deliveries in `waiting` up to the last one of what a node had cached.
+    cached: Option<usize>,
     /// The last byte of the stream was delivered.
     pub(crate) complete: bool,
 }
@@ -65,8 +67,20 @@ impl Delivery {
         }
     }
 
+    /// Notes that the deliveries so far contain all that was cached when the stream was pulled of its
+    /// node.
+    pub(crate) fn note_cached(&mut self) {
+        self.cached.get_or_insert(self.waiting.len());
+    }
+
+    /// Returns, once, whether these deliveries were taken.
+    pub(crate) fn take_cached(&mut self) -> bool {
+        self.cached.take_if(|left| *left == 0).is_some()
+    }
+
     pub(crate) fn pop(&mut self) -> Option<TakenCallback> {
         let WaitingDelivery { cost, taken } = self.waiting.pop_front()?;
+        self.cached = self.cached.map(|left| left.saturating_sub(1));
         self.cost = self.cost.saturating_sub(cost);
         Some(taken)
     }

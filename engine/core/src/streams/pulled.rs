@@ -23,7 +23,10 @@ impl Core {
     /// Begins and ends the pulls of nodes that follow from changes of registrations.
     pub(crate) fn registrations_changed(&mut self) {
         let changed = self.tools.take_changed();
-        changed.iter().for_each(|nspace| self.update_pulled(nspace));
+        for nspace in &changed {
+            self.update_pulled(nspace);
+            self.announce_cached_of(nspace);
+        }
     }
 
     /// Begins and ends the pulls of a job's nodes, so that the nodes send the streams that registrations
@@ -151,6 +154,7 @@ impl Core {
         (position, end): (u64, Option<DeliveredEnd>),
     ) {
         self.job_mut(id).into_iter().for_each(|job| job.miss_pull(rank, channel));
+        self.announce_cached_of(&id.nspace);
         let produced = match end {
             None => return,
             Some(DeliveredEnd::Complete) => position,

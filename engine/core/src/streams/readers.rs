@@ -183,7 +183,11 @@ impl Core {
             let JoiningReader { peer_id, handler, id } = *reader;
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             match joined {
-                Some(joined) => peer.reader_joined(RingId { request, index }, id, joined),
+                Some(joined) => {
+                    let name = peer.reading(id).map(|reading| &reading.name);
+                    let is_behind = name.is_some_and(|name| self.jobs.is_behind(name));
+                    peer.reader_joined(RingId { request, index }, id, joined, is_behind);
+                }
                 None => {
                     // The capture thread ends or has discarded the stream, or the kernel has no
                     // memory for its ring.

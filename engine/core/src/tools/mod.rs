@@ -1,6 +1,7 @@
 //! Tools: their connections, registrations and messages.
 
 pub(crate) mod admission;
+pub(crate) mod cached;
 pub(crate) mod demand;
 pub(crate) mod elsewhere;
 pub(crate) mod grant;

@@ -177,6 +177,7 @@ fn is_answer(message: &ToTool) -> bool {
         ToTool::Welcome { .. }
         | ToTool::Refused { .. }
         | ToTool::Ring { .. }
+        | ToTool::Cached { .. }
         | ToTool::Announced { .. }
         | ToTool::JobEnded { .. }
         | ToTool::Missed { .. }

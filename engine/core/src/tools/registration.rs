@@ -33,6 +33,8 @@ pub struct Registration {
     persistent: bool,
     /// The tool was informed that no further source will follow.
     announced: bool,
+    /// The tool was informed that it has all that was cached when the registration was made.
+    cached: bool,
     /// The last run of each name whose end was reported to the tool, or is due.
     reported_ends: BTreeMap<Nspace, u64>,
     /// The number of readers whose rings are not queued yet. Meanwhile neither the end of a job nor
@@ -64,6 +66,7 @@ impl Registration {
             ticket: None,
             persistent: false,
             announced: false,
+            cached: false,
             reported_ends,
             joining: 0,
             due_ends: Vec::new(),
@@ -78,6 +81,16 @@ impl Registration {
     /// Returns the sources that the registration holds at the host; `None` for the embedder's own.
     pub fn ticket(&self) -> Option<Ticket> {
         self.ticket
+    }
+
+    /// Returns whether the tool was not informed that it has what was cached, and has all its rings.
+    pub(crate) fn awaits_cached(&self) -> bool {
+        !self.cached && self.joining == 0
+    }
+
+    /// Notes that the tool is informed that it has what was cached.
+    pub(crate) fn has_cached(&mut self) {
+        self.cached = true;
     }
 
     /// Returns the channels that the registration covers.
@@ -229,6 +242,11 @@ impl ByJob {
     /// Notes that what the registrations for a job cover may have changed.
     pub(crate) fn note_change(&mut self, nspace: &Nspace) {
         self.changed.insert(nspace.clone());
+    }
+
+    /// Returns whether the registrations for a job have changed.
+    pub(crate) fn is_changed(&self, nspace: &Nspace) -> bool {
+        self.changed.contains(nspace)
     }
 
     /// Removes and returns the jobs whose registrations have changed.

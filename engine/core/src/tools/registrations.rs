@@ -71,6 +71,7 @@ impl Core {
 
     /// Continues with a registration all of whose rings are queued.
     pub(crate) fn readers_settled(&mut self, peer_id: PeerId, handler: u32) {
+        self.announce_cached(peer_id, handler);
         self.announce_if_complete(peer_id, handler);
         self.send_due_ends(peer_id, handler);
     }

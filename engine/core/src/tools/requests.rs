@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Quota, Rank, Status, ToTool};
+use iof_proto::{Channels, Directives, Failure, FromTool, Info, Position, Proc, Quota, Rank, Status, ToTool};
 use iof_shm_ring::{ReaderId, Start};
 
 use crate::Core;
@@ -38,9 +38,9 @@ pub(crate) fn serve(
             core.follow(peer_id, slot.into());
         }
         FromTool::Drained { slots } => core.drained(peer_id, slots.into_iter().map(ReaderId::from)),
-        FromTool::Pull { request, procs, channels, backlog, persistent, directives } => {
+        FromTool::Pull { request, procs, channels, from, persistent, directives } => {
             let payer = (!peer.is_own()).then(|| peer.payer());
-            match registration(core, payer, procs, channels, backlog, &directives) {
+            match registration(core, payer, procs, channels, from, &directives) {
                 Ok((registration, ignored)) => {
                     let registration = registration.persistent(persistent);
                     core.pull(peer_id, Pull { request, registration, directives, ignored });
@@ -133,7 +133,7 @@ fn registration(
     payer: Option<Payer>,
     procs: Vec<Proc>,
     channels: Channels,
-    backlog: bool,
+    from: Position,
     infos: &[Info],
 ) -> Result<(Registration, Vec<String>), Failure> {
     let (directives, ignored) = directives(infos, &core.settings.host_keys, core.settings.max_cache_size)?;
@@ -149,7 +149,7 @@ fn registration(
             format!("rank {} does not exist: the last rank of {} is {last}", unknown.rank, unknown.nspace);
         return Err(failure(Status::ERR_NOT_FOUND, reason));
     }
-    let start = if backlog { Start::Oldest } else { Start::Now };
+    let start = if from.is_newest() { Start::Now } else { Start::Oldest };
     let mut registration = Registration::new(procs, channels, start, directives, infos);
     let amounts = [(Quota::Registrations, 1), (Quota::Procs, registration.weight() as u64)];
     registration.charge = payer.map(|payer| core.quotas.charge(payer, amounts)).transpose()?;

@@ -87,6 +87,11 @@ impl Tools {
         self.by_job.note_change(nspace);
     }
 
+    /// Returns whether what registrations for a job cover may have changed.
+    pub(crate) fn is_changed(&self, nspace: &Nspace) -> bool {
+        self.by_job.is_changed(nspace)
+    }
+
     /// Removes and returns the jobs whose registrations have changed.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Nspace> {
         self.by_job.take_changed()

@@ -51,6 +51,8 @@ pub struct Label {
     pub(crate) rendered: Vec<u8>,
     /// The part of the time that `rendered` shows.
     pub(crate) rendered_time: Option<u64>,
+    /// The run of the job, if each piece has a token, from which reading can be resumed behind it.
+    pub(crate) run: Option<u128>,
 }
 
 impl Label {
@@ -58,9 +60,14 @@ impl Label {
     /// after the text.
     pub(crate) fn new(before_stamp: Vec<u8>, after_stamp: Vec<u8>, suffix: Vec<u8>) -> Label {
         let mut label =
-            Label { before_stamp, after_stamp, suffix, rendered: Vec::new(), rendered_time: None };
+            Label { before_stamp, after_stamp, suffix, rendered: Vec::new(), rendered_time: None, run: None };
         label.render(|_| {});
         label
+    }
+
+    /// Returns the field of the token of a piece that ends at an offset, if pieces have tokens.
+    pub(crate) fn token(&self, end: u64) -> String {
+        self.run.map(|run| format!(",\"token\":\"{run:032x}:{end}\"")).unwrap_or_default()
     }
 
     /// Renders everything before the text. `stamp` appends the time stamp.

@@ -3,7 +3,9 @@
 //! The parts that are the same in all lines of a stream are computed once and kept in its
 //! [`Label`], so that a line costs one search for its end and two copies.
 
-use iof_proto::{Missed, Rank};
+use std::collections::BTreeMap;
+
+use iof_proto::{Missed, Nspace, Rank};
 use iof_tool::Gap;
 use jiff::tz::TimeZone;
 use memchr::memchr;
@@ -37,6 +39,8 @@ pub struct Style {
     /// The end of a line: the suffix and a newline.
     closing: Vec<u8>,
     zone: TimeZone,
+    /// The runs of the jobs whose pieces have tokens.
+    runs: BTreeMap<Nspace, u128>,
 }
 
 /// The parts of a style that a [`Choice`] does not specify.
@@ -98,12 +102,18 @@ impl Style {
             colour: extras.colour,
             closing,
             zone: TimeZone::system(),
+            runs: BTreeMap::new(),
         }
     }
 
     /// Returns the same style with times shown in `zone`.
     pub fn in_zone(self, zone: TimeZone) -> Style {
         Style { zone, ..self }
+    }
+
+    /// Adds a token to each piece in JSON, for jobs with these [runs](iof_proto::JobInfo::run).
+    pub fn set_runs(&mut self, runs: BTreeMap<Nspace, u128>) {
+        self.runs = runs;
     }
 
     /// Returns whether bytes are written unchanged.
@@ -117,6 +127,11 @@ impl Style {
     /// Returns whether the style shows the time at which bytes were read.
     pub fn shows_time(&self) -> bool {
         self.stamp.is_some() || self.markup.is_complete()
+    }
+
+    /// Returns whether each piece is an object, which may have a token.
+    pub fn has_objects(&self) -> bool {
+        self.markup.is_complete()
     }
 
     /// Returns whether the style shows hosts and pids.
@@ -137,7 +152,11 @@ impl Style {
     /// Creates the label of the stream of `source`.
     pub fn label(&self, source: &Source) -> Label {
         match self.markup.format() {
-            Some(format) => (format.label)(self.tag, self.stamp.is_some(), source),
+            Some(format) => {
+                let mut label = (format.label)(self.tag, self.stamp.is_some(), source);
+                label.run = self.runs.get(&source.nspace).copied().filter(|_| format.is_complete);
+                label
+            }
             None => self.text_label(source),
         }
     }
@@ -240,7 +259,8 @@ impl Style {
     pub(crate) fn write_loss(&self, loss: Loss, label: &mut Label, batch: &mut Batch<'_>) {
         match loss {
             Loss::Gap(Gap { offset, lost }) => {
-                self.write_fields(offset, &format!("\"lost\":{lost}"), label, batch);
+                let token = label.token(offset.saturating_add(lost));
+                self.write_fields(offset, &format!("\"lost\":{lost}{token}"), label, batch);
             }
             Loss::End { offset, missing } => {
                 self.write_fields(offset, &format!("\"missing\":{missing}"), label, batch);

@@ -192,11 +192,30 @@ attributes! {
     /// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child
     /// of another one, whose registrations it could inherit.
     PMIX_IOF_INHERIT = "pmix.iof.inhrt": Bool, at ServerSpawn ServerAdopt;
-    /// Skips bytes that were cached before the registration.
+    /// Begins each stream at this offset: the number of bytes that its source had written before.
     ///
-    /// iof_IOF_pull (bool): skips bytes that were cached before the registration. An extension of
-    /// iof.
-    IOF_NO_BACKLOG = "iof.pull.now": Bool, at LibraryPull;
+    /// iof_IOF_pull (uint64): begins each stream at this offset, the number of bytes that its source
+    /// had written before. Bytes from there on that are no longer cached are missing; a later offset
+    /// is waited for. An extension of iof.
+    IOF_FROM_OFFSET = "iof.pull.offset": Number, at LibraryPull;
+    /// Begins each stream with the first read at or after this time, in nanoseconds since 1970.
+    ///
+    /// iof_IOF_pull (uint64): begins each stream with the first read at or after this time, in
+    /// nanoseconds since 1970, by the clock of the rank's node; with an earlier one where several
+    /// reads share a time. An extension of iof.
+    IOF_FROM_TIME = "iof.pull.time": Number, at LibraryPull;
+    /// Begins each stream this number of lines before the end of what is cached; 0 for nothing that
+    /// is cached.
+    ///
+    /// iof_IOF_pull (uint64): begins each stream this number of lines before the end of what is
+    /// cached. 0 skips all that is cached. An extension of iof.
+    IOF_FROM_LINES = "iof.pull.lines": Number, at LibraryPull;
+    /// Ends the registration at this time, in nanoseconds since 1970.
+    ///
+    /// iof_IOF_pull (uint64): ends the registration at this time, in nanoseconds since 1970, as
+    /// iof_IOF_deregister does. Bytes that are read from then on, by the clock of the rank's node,
+    /// are not delivered. An extension of iof.
+    IOF_UNTIL = "iof.pull.until": Number, at LibraryPull;
 
     /// The effective user id of the tool that connects.
     ///

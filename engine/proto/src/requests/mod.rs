@@ -2,5 +2,6 @@
 
 pub(crate) mod exchange;
 pub mod log;
+pub(crate) mod position;
 pub mod push;
 pub mod query;

@@ -103,6 +103,8 @@ pub struct JobInfo {
     pub exit_code: Option<i32>,
     /// The programs of the job that the engine knows, separated by ` : `. For display.
     pub command: String,
+    /// A number that no other job of any engine has, of this name or another; 0 if unknown.
+    pub run: u128,
 }
 
 /// The attributes that one operation supports.

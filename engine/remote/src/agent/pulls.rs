@@ -9,14 +9,17 @@ use std::time::Duration;
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Bundle, Frame, StreamKey, ToFrontEnd};
-use iof_proto::{Channels, Nspace, Proc, StreamPull};
-use iof_tool::{Counts, Delivery, Gap, Origin, Pull, Reply, Tool, poll_timeout};
+use iof_proto::{Channels, Nspace, Position, Proc, StreamPull};
+use iof_tool::{Counts, Delivery, Gap, Pull, Reply, Tool, poll_timeout};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::uplink::Uplink;
 use super::{AgentError, NAME};
 use crate::carrier::lock;
 use crate::thread::start_thread;
+
+/// Reads that are less far apart, in nanoseconds, have one record and one time.
+const RECORD_GRAIN: u64 = 10_000_000;
 
 /// The pulls of a front end.
 pub struct Pulls {
@@ -28,15 +31,25 @@ pub struct Pulls {
 struct State {
     tool: Tool,
     /// The pulls whose requests the engine has not answered; `None` for one that has ended.
-    requested: HashMap<u32, Option<u32>>,
+    requested: HashMap<u32, Option<SentStream>>,
     /// The pulls by their registrations.
-    by_handler: HashMap<u32, u32>,
+    by_handler: HashMap<u32, SentStream>,
+}
+
+/// A stream that is sent for a pull.
+#[derive(Clone, Copy)]
+struct SentStream {
+    pull: u32,
+    stream: StreamKey,
+    /// The offset behind what was sent.
+    offset: u64,
 }
 
 /// The result of a step.
 enum Step {
-    /// One delivery: its frame, and the bytes if it is a record.
-    Send(Frame<'static>, Vec<u8>),
+    /// One delivery: its frame, and if it is a record, the bytes, and the offsets and times of their
+    /// reads.
+    Send(Frame<'static>, Vec<u8>, Vec<(u64, u64)>),
     /// The rest of the stream of a pull can't be sent.
     Failed(u32),
     /// Nothing is to be sent.
@@ -63,9 +76,15 @@ impl Pulls {
         let mut state = lock(&self.state);
         for StreamPull { number: pull, rank, channel, from_oldest } in requests {
             let source = Proc::new(self.nspace.clone(), *rank);
-            let request = Pull { backlog: *from_oldest, ..Pull::new(vec![source], Channels::from(*channel)) };
+            let from = if *from_oldest { Position::Oldest } else { Position::Newest };
+            let request = Pull {
+                reports_cached: *from_oldest,
+                ..Pull::new(vec![source], Channels::from(*channel)).from(from)
+            };
+            let stream = StreamKey { rank: *rank, channel: *channel };
+            let sent = SentStream { pull: *pull, stream, offset: 0 };
             match state.tool.submit_pull(&request) {
-                Ok(request) => drop(state.requested.insert(request, Some(*pull))),
+                Ok(request) => drop(state.requested.insert(request, Some(sent))),
                 // The engine ends.
                 Err(_) => return,
             }
@@ -78,9 +97,9 @@ impl Pulls {
         let mut state = lock(&self.state);
         let State { tool, requested, by_handler } = &mut *state;
         for pull in requested.values_mut() {
-            pull.take_if(|pull| pulls.contains(&*pull));
+            pull.take_if(|sent| pulls.contains(&sent.pull));
         }
-        for (handler, _) in by_handler.extract_if(|_, pull| pulls.contains(&*pull)) {
+        for (handler, _) in by_handler.extract_if(|_, sent| pulls.contains(&sent.pull)) {
             // Fails only if the stream has ended.
             let _ = tool.deregister(handler);
         }
@@ -91,7 +110,7 @@ impl Pulls {
         while !self.uplink.is_closed() {
             let step = lock(&self.state).step();
             match step {
-                Step::Send(frame, bytes) => self.send(&frame, &bytes),
+                Step::Send(frame, bytes, times) => self.send(&frame, &bytes, &times),
                 Step::Failed(pull) => self.uplink.send(&ToFrontEnd::PullFailed { pull }),
                 Step::Done => {}
                 Step::Wait(limit) => {
@@ -106,21 +125,43 @@ impl Pulls {
         }
     }
 
-    /// Sends a frame, or the records that `bytes` need from its position on.
-    fn send(&self, frame: &Frame<'_>, bytes: &[u8]) {
-        let Frame::Record { pull, stream, mut offset, time, .. } = *frame else {
+    /// Sends a frame, or the records that `bytes` with these read times need from its position on.
+    fn send(&self, frame: &Frame<'_>, bytes: &[u8], times: &[(u64, u64)]) {
+        let Frame::Record { pull, stream, offset, .. } = *frame else {
             return self.uplink.write(&[IoSlice::new(&frame.header().unwrap_or_default())]);
         };
-        for bytes in bytes.chunks(MAX_RECORD) {
+        for (offset, time, bytes) in records(offset, times, bytes) {
             if self.uplink.take_window(Bundle::Pulls, bytes.len(), true).is_none() {
                 return;
             }
             let record = Frame::Record { pull, stream, offset, time, bytes };
             let header = record.header().unwrap_or_default();
             self.uplink.write(&[IoSlice::new(&header), IoSlice::new(bytes)]);
-            offset = offset.saturating_add(bytes.len() as u64);
         }
     }
+}
+
+/// Divides the bytes at `offset` into records: with their offsets, times and bytes.
+fn records<'a>(
+    mut offset: u64,
+    times: &[(u64, u64)],
+    mut bytes: &'a [u8],
+) -> impl Iterator<Item = (u64, u64, &'a [u8])> {
+    let mut times = times.iter().copied().peekable();
+    let mut time = 0;
+    std::iter::from_fn(move || {
+        while let Some((_, next)) = times.next_if(|(from, _)| *from <= offset) {
+            time = next;
+        }
+        // Reads within the grain are one record.
+        while times.next_if(|(_, next)| next.abs_diff(time) < RECORD_GRAIN).is_some() {}
+        let until = times.peek().map_or(u64::MAX, |(from, _)| from.saturating_sub(offset));
+        let len = usize::try_from(until).unwrap_or(usize::MAX).min(MAX_RECORD).min(bytes.len());
+        let (record, rest) = bytes.split_at(len);
+        let found = (offset, time, record);
+        (offset, bytes) = (offset.saturating_add(len as u64), rest);
+        (len > 0).then_some(found)
+    })
 }
 
 impl State {
@@ -132,35 +173,41 @@ impl State {
             // The engine has broken the protocol, or there is nothing.
             Err(_) | Ok(None) => return Step::Wait(tool.timeout()),
             Ok(Some(Delivery::Reply { request, reply: Reply::Pulled(result) })) => {
-                let pull = requested.remove(&request).flatten();
-                match (result, pull) {
-                    (Ok(granted), Some(pull)) => drop(by_handler.insert(granted.handler, pull)),
+                let sent = requested.remove(&request).flatten();
+                match (result, sent) {
+                    (Ok(granted), Some(sent)) => drop(by_handler.insert(granted.handler, sent)),
                     (Ok(granted), None) => refused = Some(granted.handler),
-                    (Err(_), Some(pull)) => return Step::Failed(pull),
+                    (Err(_), Some(sent)) => return Step::Failed(sent.pull),
                     (Err(_), None) => {}
                 }
                 Step::Done
             }
             Ok(Some(delivery)) => {
-                let Some(&pull) = by_handler.get(&delivery.handler()) else { return Step::Done };
-                let ends = !matches!(delivery, Delivery::Bytes(_) | Delivery::Gap { .. });
                 let handler = delivery.handler();
-                let stream =
-                    |origin: Origin<'_>| StreamKey { rank: origin.source.rank, channel: origin.channel };
+                let Some(sent) = by_handler.get_mut(&handler) else { return Step::Done };
+                let ends =
+                    !matches!(delivery, Delivery::Bytes(_) | Delivery::Gap { .. } | Delivery::Cached { .. });
+                let SentStream { pull, stream, .. } = *sent;
                 let step = match delivery {
                     Delivery::Bytes(bytes) => {
-                        let (offset, time) = (bytes.offset(), bytes.time().unwrap_or(0));
-                        let stream = stream(bytes.origin());
-                        let frame = Frame::Record { pull, stream, offset, time, bytes: &[] };
-                        Step::Send(frame, bytes.to_vec())
+                        let offset = bytes.offset();
+                        sent.offset = offset.saturating_add(bytes.len() as u64);
+                        let mut times = Vec::new();
+                        bytes.times(&mut times);
+                        let frame = Frame::Record { pull, stream, offset, time: 0, bytes: &[] };
+                        Step::Send(frame, bytes.to_vec(), times)
                     }
-                    Delivery::Gap { origin, gap: Gap { offset, lost } } => {
-                        let stream = stream(origin);
-                        Step::Send(Frame::Gap { pull, stream, offset, lost }, Vec::new())
+                    Delivery::Gap { gap: Gap { offset, lost }, .. } => {
+                        sent.offset = offset.saturating_add(lost);
+                        Step::Send(Frame::Gap { pull, stream, offset, lost }, Vec::new(), Vec::new())
                     }
-                    Delivery::Complete { origin, counts: Counts { produced, .. } } => {
-                        let stream = stream(origin);
-                        Step::Send(Frame::End { pull, stream, produced }, Vec::new())
+                    // A gap without bytes marks the end of what was cached.
+                    Delivery::Cached { .. } => {
+                        let frame = Frame::Gap { pull, stream, offset: sent.offset, lost: 0 };
+                        Step::Send(frame, Vec::new(), Vec::new())
+                    }
+                    Delivery::Complete { counts: Counts { produced, .. }, .. } => {
+                        Step::Send(Frame::End { pull, stream, produced }, Vec::new(), Vec::new())
                     }
                     _ => Step::Failed(pull),
                 };

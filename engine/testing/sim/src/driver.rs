@@ -285,6 +285,7 @@ impl SimulatedEngine {
             places,
             slots,
             limits,
+            run: 0,
             pid: 1,
             uid: OWN_USER,
             node: "node".into(),

@@ -43,6 +43,7 @@ impl Engine {
             start: attached.start,
             dropped: attached.dropped,
             non_gating: attached.non_gating,
+            is_behind: false,
             options: EffectiveOptions::default(),
         };
         let frame = encode(&ring).unwrap();

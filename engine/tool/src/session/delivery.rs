@@ -98,6 +98,13 @@ pub enum Delivery<'a> {
         /// The missing streams and bytes.
         missed: Missed,
     },
+    /// All that was cached when the registration was made, on other nodes, too, has been delivered from
+    /// its [position](crate::Pull::from) on. Only if [`Pull::reports_cached`](crate::Pull::reports_cached)
+    /// is set.
+    Cached {
+        /// The registration.
+        handler: u32,
+    },
     /// The answer to a non-blocking request, see [`Tool::submit_pull`](crate::Tool::submit_pull).
     Reply {
         /// The number of the request, which the `submit_` method returned.
@@ -125,6 +132,7 @@ impl Delivery<'_> {
             | Delivery::Gone { origin, .. } => origin.handler,
             Delivery::JobEnded { handler, .. }
             | Delivery::Missed { handler, .. }
+            | Delivery::Cached { handler }
             | Delivery::Deregistered { handler } => *handler,
             Delivery::Reply { reply: Reply::Pulled(Ok(granted)), .. } => granted.handler,
             Delivery::Reply { .. } => 0,
@@ -142,6 +150,7 @@ impl Delivery<'_> {
             | Delivery::Gone { origin, .. } => Some(*origin),
             Delivery::JobEnded { .. }
             | Delivery::Missed { .. }
+            | Delivery::Cached { .. }
             | Delivery::Deregistered { .. }
             | Delivery::Reply { .. } => None,
         }

@@ -12,6 +12,7 @@ use crate::session::reply::Reply;
 pub(crate) enum Event {
     JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
     Missed { handler: u32, missed: Missed },
+    Cached { handler: u32 },
     Deregistered { handler: u32 },
     Reply { request: u32, reply: Reply },
 }

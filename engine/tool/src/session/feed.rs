@@ -7,7 +7,10 @@ use std::time::Instant;
 use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Attached, Behind, Gap, LastRead, OpenError, Peek, Reader, ReaderId, ReaderPage, Start};
 
+use self::range::Range;
 use crate::direct::{DirectItem, DirectReader};
+
+mod range;
 
 /// The next item of a stream, see [`BatchReader::peek`](crate::BatchReader::peek).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +40,9 @@ pub enum Peeked {
 
 /// The byte counters of a stream, up to the reader's position.
 ///
-/// With the [backlog](crate::Pull::backlog), a registration covers a stream from its first byte,
-/// and `delivered + lost == produced`. Without it, the registration covers the bytes that are
-/// produced after it, and `delivered + lost` is the number of these bytes.
+/// From [`Position::Oldest`](iof_proto::Position::Oldest) on, a registration covers a stream from its first byte, and
+/// `delivered + lost == produced`. Otherwise `delivered + lost` is the number of bytes behind the
+/// [position](crate::Pull::from).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes that the source has produced since it began.
@@ -100,6 +103,7 @@ pub(crate) struct Feed {
     next: VecDeque<Attached>,
     state: State,
     flush: Flush,
+    range: Range,
     /// Whether this is one of the tool's active feeds.
     pub(crate) active: bool,
     /// When the tool must check again for bytes that are held back.
@@ -167,6 +171,7 @@ impl Feed {
             next: VecDeque::new(),
             state: State::Open,
             flush: Flush::No,
+            range: Range::default(),
             active: false,
             due: None,
             read_before: 0,
@@ -198,12 +203,16 @@ impl Feed {
     /// Returns whether the next item is bytes, and neither a gap nor an end follows them.
     pub(crate) fn has_only_bytes(&self) -> bool {
         self.state == State::Open
-            && self.flush == Flush::No
+            && (self.flush, self.range) == (Flush::No, Range::default())
             && read!(&self.input, reader => reader.has_only_bytes())
     }
 
     fn peek(&mut self) -> Peeked {
+        if self.awaits_lines() {
+            return Peeked::Nothing;
+        }
         loop {
+            self.apply_times();
             match read!(&mut self.input, reader => reader.peek()) {
                 Peek::Bytes if self.is_flushed() => {
                     self.release();
@@ -246,10 +255,13 @@ impl Feed {
     /// complete groups or not, and none after it. If the tool is a generation behind, the position
     /// is determined when the tool reaches the next generation.
     pub(crate) fn flush(&mut self) {
+        self.find_lines();
         if let Input::Ring(reader) = &mut self.input {
             reader.group(None);
         }
-        self.flush = read!(&self.input, reader => reader.newest()).map_or(Flush::Generation, Flush::UpTo);
+        if !matches!(self.flush, Flush::UpTo(_)) {
+            self.flush = read!(&self.input, reader => reader.newest()).map_or(Flush::Generation, Flush::UpTo);
+        }
     }
 
     fn is_flushed(&self) -> bool {

@@ -52,6 +52,8 @@ pub(crate) struct Settled {
     pub drained: Vec<ReaderId>,
     /// The feeds that were read to their end and have been removed.
     pub over: Vec<Feed>,
+    /// The registrations of feeds that have delivered what was cached, once for each.
+    pub current: Vec<u32>,
     /// The bytes consumed since the last call.
     pub read: u64,
     /// The largest part of a ring that a feed has consumed of them, in percent.
@@ -65,6 +67,11 @@ impl Feeds {
 
     pub(crate) fn get_mut(&mut self, id: FeedId) -> Option<&mut Feed> {
         self.feeds.get_mut(id.0).and_then(Option::as_mut)
+    }
+
+    /// Returns the ids of the feeds.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = FeedId> {
+        (0..self.feeds.len()).map(FeedId).filter(|id| self.get(*id).is_some())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -164,11 +171,13 @@ impl Feeds {
     /// Removes feeds that were read to their end, and deactivates those that were found quiet or
     /// deferred.
     pub(crate) fn settle(&mut self) -> Settled {
-        let mut settled = Settled { drained: Vec::new(), over: Vec::new(), read: 0, percent: 0 };
+        let mut settled =
+            Settled { drained: Vec::new(), over: Vec::new(), current: Vec::new(), read: 0, percent: 0 };
         let mut active = mem::take(&mut self.active);
         active.retain(|&id| {
             let Some(feed) = self.get_mut(id) else { return false };
             settled.drained.extend(feed.take_drained());
+            settled.current.extend(feed.take_current().then_some(feed.handler()));
             let (read, percent) = feed.take_read();
             settled.read = settled.read.saturating_add(read);
             settled.percent = settled.percent.max(percent);
@@ -240,6 +249,21 @@ impl Feeds {
         self.for_each(|feed| feed.handler() == handler);
     }
 
+    /// Notes that what was cached for `handler` is in the rings. Returns the number of feeds of which
+    /// [`Settled::current`] reports that they have delivered it, if `reports`.
+    pub(crate) fn cached(&mut self, handler: u32, reports: bool) -> usize {
+        let mut count = 0usize;
+        self.for_each(|feed| {
+            let matches = feed.handler() == handler;
+            if matches {
+                feed.find_lines();
+                count = count.saturating_add(usize::from(reports && feed.mark()));
+            }
+            matches
+        });
+        count
+    }
+
     /// Ends the feeds of `handler` at the present positions of their streams.
     pub(crate) fn flush(&mut self, handler: u32) {
         self.for_each(|feed| {
@@ -254,6 +278,7 @@ impl Feeds {
     /// Records for every feed that the engine writes nothing any more.
     pub(crate) fn engine_gone(&mut self) {
         self.for_each(|feed| {
+            feed.find_lines();
             feed.engine_gone();
             true
         });

@@ -1,9 +1,9 @@
 //! The registrations of a tool, and which parts of them are over.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use iof_proto::{Channels, Nspace};
-use iof_shm_ring::Start;
+use iof_proto::{Channels, Nspace, Position};
 
 use crate::pull::Pull;
 use crate::session::delivery::Delivery;
@@ -13,9 +13,19 @@ pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;
 
 /// The state of a registration.
 pub(crate) struct Registration {
-    pub start: Start,
+    pub from: Position,
+    /// The time before which bytes were read that it delivers, in nanoseconds since 1970.
+    pub until: Option<u64>,
+    /// When it ends because of `until`.
+    pub ends_at: Option<Instant>,
     /// The channels that it delivers.
     pub channels: Channels,
+    /// Whether the rings contain all that was cached when the registration was made.
+    pub cached: bool,
+    /// Whether [`Event::Cached`](super::event::Event) follows the delivery of that.
+    pub reports_cached: bool,
+    /// The number of streams that have not delivered all of that.
+    pub behind: usize,
     /// Whether the engine has announced all streams of this registration.
     pub announced: bool,
     /// The callback that receives the deliveries; without one, [`Tool::recv`](crate::Tool::recv)
@@ -78,8 +88,13 @@ pub(crate) struct JobEnd {
 impl Registration {
     pub(crate) fn new(pull: &Pull, callback: Option<Callback>) -> Registration {
         Registration {
-            start: if pull.backlog { Start::Oldest } else { Start::Now },
+            from: pull.from,
+            until: pull.until,
+            ends_at: pull.until.and_then(instant),
             channels: pull.channels,
+            cached: false,
+            reports_cached: pull.reports_cached,
+            behind: 0,
             announced: false,
             callback,
             closing: Closing::No,
@@ -149,6 +164,13 @@ impl Registration {
     pub(crate) fn has_all_streams(&self) -> bool {
         !self.persistent && (self.announced || self.is_over())
     }
+}
+
+/// Returns the instant of a time in nanoseconds since 1970, at the earliest now; `None` if it is too
+/// late to be one.
+fn instant(time: u64) -> Option<Instant> {
+    let wait = UNIX_EPOCH.checked_add(Duration::from_nanos(time))?.duration_since(SystemTime::now());
+    Instant::now().checked_add(wait.unwrap_or_default())
 }
 
 #[cfg(test)]

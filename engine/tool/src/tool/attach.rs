@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use iof_proto::limits::HANDSHAKE_LIMIT;
 use iof_proto::rendezvous::{self, FindError, Search};
-use iof_proto::{FromTool, PROTOCOL_VERSION, ToTool, socket};
+use iof_proto::{FromTool, PROTOCOL_VERSION, Status, ToTool, socket};
 use iof_shm_ring::{Bell, ReaderPage, Ringer};
 use nix::unistd::geteuid;
 
@@ -109,6 +109,13 @@ impl Tool {
             return Err(AttachError::Silent { pid });
         };
         let (engine_pid, may_block, mut fds) = match message {
+            ToTool::Welcome { version, .. } if version != PROTOCOL_VERSION => {
+                let reason = format!(
+                    "protocol version {version} of the engine differs from version {PROTOCOL_VERSION} of the tool: update the \
+                     older one"
+                );
+                return Err(AttachError::Refused { status: Status::ERR_NOT_SUPPORTED, reason });
+            }
             ToTool::Welcome { engine_pid, may_block, .. } => (engine_pid, may_block, fds.into_iter()),
             ToTool::Refused { status, reason } => return Err(AttachError::Refused { status, reason }),
             _ => return Err(LostError::Unexpected { what: "a message other than a welcome" }.into()),

@@ -129,6 +129,8 @@ impl Tool {
             self.session.take_direct();
             self.session.take_ready();
             self.session.feeds.take_due();
+            self.session.end_due();
+            self.send_outgoing()?;
             let ready = self.has_ready();
             if ready || is_over(self) {
                 // Messages are read however much there is to read, but not each time: that costs as
@@ -148,7 +150,7 @@ impl Tool {
             if call.timed_out && call.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(Some(Poll::Quiet));
             }
-            let until = [call.deadline, self.session.feeds.next_due()].into_iter().flatten().min();
+            let until = [call.deadline, self.session.next_due()].into_iter().flatten().min();
             if !call.timed
                 && let Some(interval) = self.timed_sleep(until)
             {

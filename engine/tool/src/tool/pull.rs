@@ -9,9 +9,11 @@ use iof_shm_ring::Ringer;
 
 use super::Tool;
 use crate::direct::{DirectInput, DirectSource};
-use crate::error::RequestError;
+use crate::error::{LostError, RequestError};
 use crate::pull::Pull;
-use crate::session::delivery::Delivery;
+use crate::session::delivery::{Delivery, Origin, origin};
+use crate::session::feed::Feed;
+use crate::session::feeds::FeedId;
 use crate::session::registration::{Callback, Registration};
 use crate::session::request::Request;
 
@@ -94,6 +96,45 @@ impl Tool {
         let input = DirectInput::new(Arc::clone(&queue), pull, (ringer, stepper));
         self.session.direct = Some(DirectSource { queue, handler, nspace, taken: Vec::new() });
         Ok(input)
+    }
+
+    /// Blocks until the rings contain all that was cached when the registrations of this tool were made,
+    /// on other nodes, too. All streams that had bytes are known then, and none was read.
+    ///
+    /// # Errors
+    /// The engine has violated the protocol. If it ends, this is no error.
+    pub fn wait_for_cached(&mut self) -> Result<(), LostError> {
+        let awaits = |registration: &Registration| !registration.cached && !registration.is_over();
+        while !self.session.gone && self.session.registrations.values().any(awaits) {
+            match self.link.receive_until(None) {
+                Ok(received) => received.map_or(Ok(()), |received| self.handle(received))?,
+                Err(LostError::Closed) => self.session.engine_gone(),
+                Err(lost) => return Err(self.lost(lost)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the streams that have not ended.
+    pub fn streams(&self) -> impl Iterator<Item = FeedId> {
+        self.session.feeds.ids()
+    }
+
+    /// Returns the source, channel and registration of a stream.
+    pub fn origin(&self, stream: FeedId) -> Option<Origin<'_>> {
+        self.session.feeds.get(stream).map(origin)
+    }
+
+    /// Returns the offset behind the newest byte of a stream that is cached now, and then the lines from
+    /// the newest back: for each its offset, and the time at which it was read, if that is known.
+    pub fn cached_lines(&self, stream: FeedId) -> impl Iterator<Item = (u64, Option<u64>)> {
+        self.session.feeds.get(stream).and_then(Feed::cached_lines).into_iter().flatten()
+    }
+
+    /// Makes a stream of which nothing was consumed begin at an offset, as with
+    /// [`Position::Offset`](iof_proto::Position::Offset).
+    pub fn begin_at(&mut self, stream: FeedId, offset: u64) {
+        self.session.feeds.get_mut(stream).into_iter().for_each(|feed| feed.begin_at(offset));
     }
 
     /// Begins to end a registration (`PMIx_IOF_deregister`). Does not block. [`Tool::recv`] and

@@ -137,6 +137,7 @@ impl Tool {
             Next::Event(
                 Event::JobEnded { handler, .. }
                 | Event::Missed { handler, .. }
+                | Event::Cached { handler }
                 | Event::Deregistered { handler },
             ) => Some(*handler),
             // A reply is never passed to a callback.
@@ -202,6 +203,7 @@ impl Tool {
                 Delivery::JobEnded { handler, nspace, run, exit_code, skipped }
             }
             Next::Event(Event::Missed { handler, missed }) => Delivery::Missed { handler, missed },
+            Next::Event(Event::Cached { handler }) => Delivery::Cached { handler },
             Next::Event(Event::Reply { request, reply }) => Delivery::Reply { request, reply },
             Next::Event(Event::Deregistered { handler }) => {
                 self.session.registrations.remove(&handler);

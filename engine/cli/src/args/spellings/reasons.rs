@@ -35,6 +35,6 @@ pub const NO_MAIL: &str =
 pub const PIDS: &str = "write iof ps for the engines and iof query procs for the pids, while they run";
 pub const REPORTS: &str =
     "write --summary or --timings for reports at the end, or iof top in another terminal";
-pub const FROM_NOW: &str = "caches do not count lines or time: write iof pull JOB to begin with the cached output, or \
-     iof pull --no-backlog JOB to skip it";
+pub const FROM_NOW: &str = "iof run shows all output of its job: leave it out, or write iof pull --tail N JOB or \
+     iof pull --since 10s JOB for a job that runs";
 pub const OWN_FILES: &str = "write -o PATTERN -e all for stdout only, or -o PATTERN -e PATTERN for both";

@@ -71,7 +71,6 @@ const OUTPUT: &[Spelling] = &[
     refused(&["--outfile-pattern", "--errfile-pattern", "--outfile", "--errfile"], OWN_FILES),
     refused(&["--prepend-pattern"], "write --output rank, tag or timestamp, or several of them"),
     always(&["--follow"], "output is followed until the job has ended"),
-    refused(&["--tail", "--since"], FROM_NOW),
     refused(&["--grep"], "iof does not filter lines: pipe iof pull JOB into grep --line-buffered PATTERN"),
     refused(&["--xterm"], "iof opens no windows: write iof pull --rank N in each terminal"),
 ];
@@ -91,6 +90,7 @@ const STDIN: &[Spelling] = &[
 ];
 
 const ENDING: &[Spelling] = &[
+    refused(&["--tail", "--since"], FROM_NOW),
     row(&["-K0"], No, Same(&["--kill-on-bad-exit=0"])),
     row(&["-K1"], No, Same(&["--kill-on-bad-exit=1"])),
     row(&["--disable-auto-cleanup"], No, Same(&["--kill-on-bad-exit=0"])),

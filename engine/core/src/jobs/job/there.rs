@@ -29,6 +29,8 @@ pub(crate) struct NodePull {
     pub number: u32,
     /// The stream can't have a ring.
     pub is_missed: bool,
+    /// What the node had cached when it was pulled has arrived.
+    pub is_current: bool,
 }
 
 struct NodeState {
@@ -236,11 +238,23 @@ impl JobState {
             if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
                 self.nodes.last_pull = self.nodes.last_pull.saturating_add(1);
                 let number = self.nodes.last_pull;
-                entry.insert(NodePull { number, is_missed: false });
+                entry.insert(NodePull { number, is_missed: false, is_current: !from_oldest });
                 begun.push((node, StreamPull { number, rank, channel, from_oldest }));
             }
         }
         begun
+    }
+
+    /// Notes that what a node had cached of a stream when it was pulled has arrived.
+    pub(crate) fn pull_is_current(&mut self, rank: Rank, channel: Channel) {
+        if let Some(pull) = self.nodes.pulled.get_mut(&(rank, channel)) {
+            pull.is_current = true;
+        }
+    }
+
+    /// Returns whether what the nodes had cached of pulled streams has arrived, or is missed.
+    pub(crate) fn pulls_are_current(&self) -> bool {
+        self.nodes.pulled.values().all(|pull| pull.is_current || pull.is_missed)
     }
 
     /// Notes that a pulled stream can't have a ring.

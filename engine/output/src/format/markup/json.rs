@@ -30,13 +30,16 @@ pub(super) fn append(data: &[u8], offset: u64, label: &Label, buffer: &mut Vec<u
     // Neither writing to memory nor serializing a string fails.
     let _ = write!(buffer, "{offset}");
     buffer.extend_from_slice(&label.suffix);
+    // A token stands behind the bytes, so that an object that is cut has none.
+    let end = offset.saturating_add(data.len() as u64);
     match std::str::from_utf8(data) {
         Ok(text) => {
             let _ = serde_json::to_writer(&mut *buffer, text);
-            buffer.extend_from_slice(b"}\n");
+            let _ = writeln!(buffer, "{}}}", label.token(end));
         }
         Err(_) => {
-            let _ = writeln!(buffer, "\"{}\",\"encoding\":\"base64\"}}", BASE64.encode(data));
+            let (data, token) = (BASE64.encode(data), label.token(end));
+            let _ = writeln!(buffer, "\"{data}\",\"encoding\":\"base64\"{token}}}");
         }
     }
 }

@@ -68,6 +68,8 @@ struct Pulled {
     rank: usize,
     channel: usize,
     position: u64,
+    /// The end of what was cached when the pull began, until a mark follows it.
+    cached: Option<u64>,
 }
 
 /// The end of a rank.
@@ -227,8 +229,9 @@ impl Agent {
                     let channel = Channel::OUTPUTS.iter().position(|other| *other == channel).unwrap();
                     let source = &self.sources[rank][channel];
                     let position = if from_oldest { source.oldest() } else { source.produced };
+                    let cached = from_oldest.then_some(source.produced);
                     self.began.insert(pull, position);
-                    assert!(self.pulls.insert(pull, Pulled { rank, channel, position }).is_none());
+                    assert!(self.pulls.insert(pull, Pulled { rank, channel, position, cached }).is_none());
                 }
             }
             ToAgent::EndPulls(pulls) => self.pulls.retain(|pull, _| !pulls.contains(pull)),
@@ -400,6 +403,10 @@ impl Agent {
                 let offset = pulled.position;
                 Frame::Record { pull, stream, offset, time: 0, bytes: &bytes }.append_to(&mut batch);
                 pulled.position += length as u64;
+            }
+            if pulled.cached.take_if(|end| *end <= pulled.position).is_some() {
+                let offset = pulled.position;
+                Frame::Gap { pull, stream, offset, lost: 0 }.append_to(&mut batch);
             }
             if source.is_ended && pulled.position == source.produced {
                 Frame::End { pull, stream, produced: source.produced }.append_to(&mut batch);

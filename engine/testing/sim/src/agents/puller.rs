@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iof_core::Grant;
 use iof_proto::{
-    Channel, Channels, Decoder, FromTool, Nspace, PROTOCOL_VERSION, Proc, Rank, StreamPull, ToTool, encode,
+    Channel, Channels, Decoder, FromTool, Nspace, PROTOCOL_VERSION, Position, Proc, Rank, StreamPull, ToTool,
+    encode,
 };
 
 use crate::driver::{ConnectionId, PeerCredentials, SimulatedEngine};
@@ -99,9 +100,9 @@ impl Puller {
         };
         let of_rank = |rank: &Rank| channels.outputs().map(|channel| (*rank, channel)).collect::<Vec<_>>();
         self.asked.insert(self.requests, ranks.iter().flat_map(of_rank).collect());
-        let (backlog, persistent, directives) = (true, false, Vec::new());
+        let (from, persistent, directives) = (Position::Oldest, false, Vec::new());
         let request = self.requests;
-        self.send(engine, &FromTool::Pull { request, procs, channels, backlog, persistent, directives });
+        self.send(engine, &FromTool::Pull { request, procs, channels, from, persistent, directives });
     }
 
     fn is_read(&self, stream: &(Rank, Channel)) -> bool {

@@ -4,7 +4,8 @@
 
 use iof_proto::directive::key;
 use iof_proto::{
-    App, Channel, Channels, Decoder, FromTool, Info, JobSpec, Log, Proc, Query, Rank, Spawn, ToTool, encode,
+    App, Channel, Channels, Decoder, FromTool, Info, JobSpec, Log, Position, Proc, Query, Rank, Spawn,
+    ToTool, encode,
 };
 use iof_shm_ring::ReaderId;
 
@@ -36,7 +37,7 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
             request,
             procs: procs(rng),
             channels: rng.pick(&[Channels::ALL, Channels::STDOUT, Channels::STDIN, Channel::Stddiag.into()]),
-            backlog: rng.chance(128),
+            from: rng.pick(&[Position::Oldest, Position::Newest, Position::Offset(7), Position::Lines(1)]),
             persistent: rng.chance(128),
             directives: vec![Info::new(key::PMIX_IOF_CACHE_SIZE, rng.below(1 << 20) as u32)],
         },

@@ -233,6 +233,7 @@ fn value_of_host(key: &str, rng: &mut Rng) -> Value {
                 status: rng.pick(&[Status::EVENT_JOB_START, Status::EVENT_JOB_END]),
                 exit_code: None,
                 command: "theirs".into(),
+                run: 0,
             };
             Value::Jobs(names.into_iter().map(row).collect())
         }

@@ -4,7 +4,7 @@ use iof_core::Grant;
 use iof_proto::directive::key;
 use iof_proto::log::key as log_key;
 use iof_proto::query::key as query_key;
-use iof_proto::{Channels, Directives, Info, InfoValue, Log, Nspace, Proc, Query, Rank};
+use iof_proto::{Channels, Directives, Info, InfoValue, Log, Nspace, Position, Proc, Query, Rank};
 use iof_shm_ring::{Policy, Start};
 
 use super::EngineWorld;
@@ -109,8 +109,9 @@ impl EngineWorld {
             directives: options,
             past,
         };
-        let backlog = start == Start::Oldest;
-        let asked = iof_tool::Pull { procs, channels, backlog, persistent, directives };
+        let from = if start == Start::Oldest { Position::Oldest } else { Position::Newest };
+        let asked =
+            iof_tool::Pull { persistent, directives, ..iof_tool::Pull::new(procs, channels).from(from) };
         tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));
     }
 

@@ -129,6 +129,7 @@ impl EngineWorld {
             status,
             exit_code: self.job_code(job).filter(|_| status != Status::EVENT_JOB_START),
             command: String::new(),
+            run: job.run.into(),
         }
     }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use iof_engine::Engine;
 use iof_proto::query::key;
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Proc, PushGranted, Query, ToTool,
-    encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Position, Proc, PushGranted,
+    Query, ToTool, encode, socket,
 };
 
 /// A tool that sends messages without waiting for answers.
@@ -60,7 +60,7 @@ impl RawTool {
             request: 1,
             procs,
             channels,
-            backlog: true,
+            from: Position::Oldest,
             persistent: false,
             directives,
         });

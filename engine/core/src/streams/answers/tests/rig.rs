@@ -93,6 +93,7 @@ pub fn rig_with_memory(source: Box<dyn MemorySource>) -> Rig {
         places: 8,
         slots: MAX_SLOTS,
         limits: Limits::default(),
+        run: 0,
         pid: 1,
         uid: 1,
         node: "node".into(),

@@ -1,0 +1,242 @@
+//! `iof pull` begins and ends where its options specify, here and on other nodes, and continues a file
+//! exactly.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use iof_testing::command::site::{Site, lines};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
+use serde_json::Value;
+
+/// The options of a job on this node, and of one on two others.
+const PLACES: [&[&str]; 2] = [&["-n", "2"], &["-n", "2", "--hosts", "a,b", "--rsh", "sh -c"]];
+
+/// Starts a job of two ranks which each write three lines, pause, write a line, and wait for a gate.
+/// Returns it once the first lines, and the time between them and the others, are over.
+fn job(site: &Site, place: &[&str], gate: &str) -> Process {
+    let script = format!("printf 'one\\ntwo\\nthree\\n'; sleep 0.3; echo four; : < {gate}; echo five");
+    let run = site.run_sh(place, &script);
+    let all = |rank| {
+        let options = ["--no-follow", "--rank", rank];
+        lines(site.pull(&options).finish().text()).contains("four")
+    };
+    wait_for("the lines", || (all("0") && all("1")).then_some(()));
+    run
+}
+
+fn pull(site: &Site, options: &[&str]) -> Done {
+    site.pull(options).finish()
+}
+
+#[test]
+fn a_pull_shows_the_part_that_is_selected_here_and_of_other_nodes() {
+    for place in PLACES {
+        let site = Site::new();
+        let mut gates = [site.gate("0"), site.gate("1")];
+        let gate = format!("{}/$IOF_RANK", Path::new(gates[0].path()).parent().unwrap().display());
+        let run = job(&site, place, &gate);
+        for (options, wanted) in [
+            (&["--no-follow", "--rank", "1"][..], "one\ntwo\nthree\nfour\n"),
+            (&["--no-follow", "--rank", "0", "--tail", "2"], "three\nfour\n"),
+            (&["--no-follow", "--rank", "0", "--tail", "9"], "one\ntwo\nthree\nfour\n"),
+            (&["--no-follow", "--tail", "1"], "four\nfour\n"),
+            (&["--no-follow", "--tail", "2:all"], "four\nfour\n"),
+            (&["--no-follow", "--tail", "0"], ""),
+            (&["--no-follow", "--since", "1h", "--rank", "0"], "one\ntwo\nthree\nfour\n"),
+            (&["--no-follow", "--since", "2999-01-01T00:00:00Z"], ""),
+            (&["--no-follow", "--from", "8", "--rank", "0", "--channel", "stdout"], "three\nfour\n"),
+            (&["--until", "1999-01-01T00:00:00Z"], ""),
+            (&["--until", "2001-01-01T00:00:00", "--tail", "1"], ""),
+        ] {
+            let done = pull(&site, options);
+            assert_eq!((done.code, done.text(), &*done.stderr), (0, wanted, ""), "{place:?} {options:?}");
+        }
+        // The time of the last line lies between.
+        let stamped = pull(&site, &["--no-follow", "--rank", "0", "--output", "json"]);
+        let last: Value = serde_json::from_str(stamped.text().lines().last().unwrap()).unwrap();
+        let time = last["time"].as_str().unwrap();
+        let since = pull(&site, &["--no-follow", "--rank", "0", "--since", time]);
+        assert_eq!(since.text(), "four\n", "{since:?}");
+        let until = pull(&site, &["--rank", "0", "--until", time]);
+        assert_eq!(until.text(), "one\ntwo\nthree\n", "{until:?}");
+        // Followed to the end.
+        let followed = site.pull(&["--rank", "1", "--tail", "1"]);
+        let skipped = site.pull(&["--rank", "1", "--tail", "0"]);
+        site.wait_for_pulls(1, "stdout", 2);
+        gates.iter_mut().for_each(|gate| gate.open());
+        assert_eq!(followed.finish().text(), "four\nfive\n");
+        assert_eq!(skipped.finish().text(), "five\n");
+        assert_eq!(run.wait(), 0);
+    }
+}
+
+/// Starts a pull that continues a file.
+fn resume(site: &Site, path: &Path, options: &[&str]) -> Child {
+    let file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+    let mut command = site.iof("pull");
+    command.args(["--output", "json", "--resume"]).arg(path).args(options);
+    command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap()
+}
+
+/// A piece of a stream: its offset, and its bytes or the number of missing ones.
+type Piece = (u64, Result<Vec<u8>, u64>);
+
+fn last_line(pieces: &[Piece]) -> String {
+    String::from_utf8(pieces.last().unwrap().1.clone().unwrap()).unwrap()
+}
+
+/// Returns the pieces of each stream in a file, by rank and channel.
+fn pieces(path: &Path) -> BTreeMap<(u64, String), Vec<Piece>> {
+    let mut streams: BTreeMap<_, Vec<Piece>> = BTreeMap::new();
+    let text = fs::read_to_string(path).unwrap();
+    for line in text.lines().filter(|line| !line.starts_with("iof: ")) {
+        let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let stream = (object["rank"].as_u64().unwrap(), object["channel"].as_str().unwrap().to_owned());
+        let piece = match (object["data"].as_str(), object["encoding"].is_null()) {
+            (Some(data), true) => Ok(data.as_bytes().to_vec()),
+            (Some(data), false) => Ok(BASE64.decode(data).unwrap()),
+            (None, _) => Err(object["lost"].as_u64().unwrap()),
+        };
+        streams.entry(stream).or_default().push((object["offset"].as_u64().unwrap(), piece));
+    }
+    streams
+}
+
+/// Kills pulls at random moments, and checks that what they have written is each stream, with gaps only
+/// if `loses`.
+fn kill_pulls(place: &[&str], pause: &str, loses: bool) {
+    let site = Site::new();
+    let stop = site.path().join("stop");
+    let script = format!(
+        "i=0; until [ -e {} ]; do echo line $i; [ $((i % 7)) != 0 ] || echo error $i >&2; i=$((i + 1)); \
+         [ $((i % 20)) != 0 ] || sleep {pause}; done; echo $i end",
+        stop.display()
+    );
+    let mut run =
+        site.run_sh(&[place, &["--cache-size", if loses { "16K" } else { "8M" }]].concat(), &script);
+    let _output = run.collect();
+    site.wait_for_ranks(2);
+    let path = site.path().join("out.json");
+    for kill in 0u64..100 {
+        let mut pull = resume(&site, &path, &[]);
+        // Spread over the start, the cached output and what follows.
+        thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
+        pull.kill().unwrap();
+        pull.wait().unwrap();
+    }
+    let size = || fs::metadata(&path).unwrap().len();
+    let before = size();
+    let mut last = resume(&site, &path, &[]);
+    // Other nodes keep nothing of ranks that have ended before they are pulled.
+    wait_for("the last pull", || (size() > before).then_some(()));
+    File::create(&stop).unwrap();
+    assert!(last.wait().unwrap().success(), "{}", fs::read_to_string(&path).unwrap());
+    let streams = pieces(&path);
+    assert_eq!(streams.len(), 4);
+    let mut lost = 0;
+    for (rank, end) in [0, 1].map(|rank| (rank, last_line(&streams[&(rank, "stdout".to_owned())]))) {
+        let count: u64 = end.strip_suffix(" end\n").unwrap().parse().unwrap();
+        let lines = (0..count).map(|i| format!("line {i}\n")).chain([end]);
+        let errors = (0..count).step_by(7).map(|i| format!("error {i}\n"));
+        for (channel, whole) in [("stdout", lines.collect::<String>()), ("stderr", errors.collect())] {
+            let mut offset = 0;
+            for (start, piece) in &streams[&(rank, channel.to_owned())] {
+                assert_eq!(*start, offset, "{channel} of rank {rank}");
+                match piece {
+                    Ok(data) => {
+                        let wanted = whole.as_bytes()[offset as usize..].get(..data.len());
+                        assert_eq!(Some(&data[..]), wanted, "{channel} of rank {rank} at {offset}");
+                        offset += data.len() as u64;
+                    }
+                    Err(gap) => {
+                        offset += gap;
+                        lost += gap;
+                    }
+                }
+            }
+            assert_eq!(offset, whole.len() as u64, "{channel} of rank {rank}");
+        }
+    }
+    assert_eq!(lost > 0, loses, "{lost} bytes are missing");
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn a_file_of_pulls_that_are_killed_at_100_moments_is_each_stream_as_a_whole() {
+    kill_pulls(PLACES[0], "0.005", false);
+}
+
+#[test]
+fn a_file_of_killed_pulls_has_a_gap_of_exactly_what_is_no_longer_cached() {
+    kill_pulls(PLACES[0], "0", true);
+}
+
+#[test]
+fn a_file_of_killed_pulls_of_other_nodes_is_each_stream_as_a_whole() {
+    kill_pulls(PLACES[1], "0.005", false);
+}
+
+#[test]
+fn a_file_that_can_not_be_continued_is_refused_and_not_changed() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let job = |name: &str, gate: &str| site.run_sh(&["--nspace", name], &format!("echo one; : < {gate}"));
+    let path = site.path().join("out.json");
+    let text = path.to_str().unwrap();
+    let run = job("job", gate.path());
+    site.wait_for_bytes(0, "stdout", 4);
+    let refused = |options: &[&str], message: &str| {
+        let before = fs::read(&path).ok();
+        let done = pull(&site, options);
+        assert!(done.code == 2 && done.text().is_empty(), "{done:?}");
+        assert!(done.stderr.lines().count() == 1 && done.stderr.contains(message), "{message}: {done:?}");
+        assert_eq!(fs::read(&path).ok(), before);
+    };
+    let needs = "--resume needs --output json without files: only objects tell where to resume";
+    refused(&["--resume", text], needs);
+    refused(&["--resume", text, "--output", "xml"], needs);
+    refused(&["--resume", text, "--output", "json,dir=d"], needs);
+    let resume_json = ["--no-follow", "--output", "json", "--resume", text];
+    for (found, line) in [
+        ("one\n", "line 1"),
+        ("one", "line 1"),
+        (
+            "{\"nspace\":\"job\",\"rank\":0,\"channel\":\"stdout\",\"time\":0,\"offset\":0,\"data\":\"\"}\n",
+            "line 1",
+        ),
+        ("iof: a message\n{}\n", "line 2"),
+    ] {
+        fs::write(&path, found).unwrap();
+        refused(&resume_json, &format!("{line} is not from iof pull --output json"));
+    }
+    refused(&[&resume_json[..], &["--tail", "1"]].concat(), "cannot be used with");
+    fs::remove_file(&path).unwrap();
+    let done = pull(&site, &resume_json);
+    assert_eq!((done.code, done.text().lines().count()), (0, 1), "{done:?}");
+    fs::write(&path, format!("{}{{\"nspace\":\"jo", done.text())).unwrap();
+    assert_eq!(pull(&site, &resume_json).text(), "", "nothing is written twice");
+    assert_eq!(fs::read_to_string(&path).unwrap(), done.text(), "the incomplete line is cut off");
+    gate.open();
+    assert_eq!(run.wait(), 0);
+
+    let mut gate = site.gate("again");
+    let run = job("job", gate.path());
+    site.wait_for_bytes(0, "stdout", 4);
+    refused(&resume_json, "the file has output of another run of job job: write to a new file");
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    let mut gate = site.gate("other");
+    let run = job("other", gate.path());
+    site.wait_for_bytes(0, "stdout", 4);
+    refused(&resume_json, "the file has output of job job, which is not pulled: write to a new file");
+    gate.open();
+    assert_eq!(run.wait(), 0);
+}
