@@ -11,7 +11,8 @@ fuzz_target!(|input: (bool, u32, [u8; 16], Vec<Vec<u8>>)| {
     let (has_token, node, nonce, pieces) = input;
     let token = NodeToken::new([0x5e; 16]);
     let mut challenge = Challenge::new(nonce);
-    let (answer, _) = AwaitedConfirmation::new(&challenge.bytes(), (node, &token), nonce).expect("a challenge");
+    let (answer, _) =
+        AwaitedConfirmation::new(&challenge.bytes(), (node, &token), nonce).expect("a challenge");
     let mut received = Vec::new();
     let answers = has_token.then(|| answer.to_vec());
     for mut piece in answers.into_iter().chain(pieces.iter().cloned()).filter(|piece| !piece.is_empty()) {
@@ -33,7 +34,8 @@ fuzz_target!(|input: (bool, u32, [u8; 16], Vec<Vec<u8>>)| {
     }
     let text: Vec<u8> = pieces.concat();
     if let Ok(invitation) = Invitation::read(text.as_slice(), &["a".to_owned()]) {
-        let again = Invitation::text(invitation.address, [(invitation.node, &invitation.token, "a")].into_iter());
+        let again =
+            Invitation::text(invitation.address, [(invitation.node, &invitation.token, "a")].into_iter());
         assert_eq!(Invitation::read(again.as_bytes(), &[]).expect("an invitation"), invitation);
     }
 });

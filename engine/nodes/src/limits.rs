@@ -55,8 +55,8 @@ pub const MAX_LINKS: usize = 32;
 /// The largest number of connections to a front end at once whose agents have not proved anything yet.
 pub const MAX_DIALS: usize = 64;
 
-/// The longest text that invites agents, in bytes: a line of up to 512 bytes for each node.
-pub const MAX_INVITATION: u64 = 512 * (MAX_NODES as u64 + 1);
+/// The longest text that invites agents, in bytes: 1,024 for each node.
+pub const MAX_INVITATION: u64 = 1 << 20;
 
 /// The largest number of ranks of one node.
 pub const MAX_RANKS_OF_NODE: u32 = 4096;

@@ -1,7 +1,7 @@
 //! Short runs of the simulator, and the seeds that have found defects.
 #![allow(clippy::panic, reason = "a test may panic")]
 
-use iof_sim::{Counts, NodeSet, Outcome, Subject, Summary, run, run_agents};
+use iof_sim::{AgentsReport, Counts, NodeSet, Outcome, Subject, Summary, run, run_agents};
 
 /// Runs a seed. Panics if a check fails.
 fn pass(subject: Subject, seed: u64, steps: usize) -> Outcome {
@@ -117,9 +117,15 @@ fn nodes_whose_carriers_are_replaced_lose_no_byte() {
     let (nodes, ranks, bytes, faults, lines) = (6, 2, 1 << 19, 20, 5);
     let set = NodeSet { nodes, ranks, bytes, faults, lines, is_linked: true };
     let reports = (0..24).map(|seed| run_agents(seed, Some(set)));
-    let (replaced, pushes) = reports.fold((0, 0), |sum, run| (sum.0 + run.replaced, sum.1 + run.pushes));
+    let sum = |sum: (u64, u64, u64), run: AgentsReport| {
+        (sum.0 + run.replaced, sum.1 + run.pushes, sum.2 + run.fences)
+    };
+    let (replaced, pushes, fences) = reports.fold((0, 0, 0), sum);
     // Otherwise the runs would check nothing.
-    assert!(replaced > 20 && pushes > 20, "{replaced} carriers replaced, {pushes} pushes");
+    assert!(
+        replaced > 20 && pushes > 20 && fences > 50,
+        "{replaced} carriers replaced, {pushes} pushes, {fences} fences"
+    );
 }
 
 #[test]

@@ -239,11 +239,7 @@ impl Agent {
             ToAgent::CutOff => self.sources.iter_mut().flatten().for_each(|source| source.is_held = false),
             ToAgent::Exchanged { call, answer } => self.fencer.exchanged(call, answer),
             ToAgent::Modex { call, rank } => self.messages.extend(self.fencer.answer(call, rank)),
-            ToAgent::Close => {
-                self.fencer.check_end();
-                self.is_gone = true;
-            }
-            ToAgent::HangUp => self.is_gone = true,
+            ToAgent::Close | ToAgent::HangUp => self.is_gone = true,
             _ => panic!("{message:?}"),
         }
     }

@@ -197,6 +197,8 @@ impl FrontJob {
                 // A node that is over still has its streams.
                 SentToNode::Pull(pulls) => self.puller.note_pulls(pulls),
                 SentToNode::EndPulls(pulls) => self.puller.note_ends(node.0, pulls),
+                // A node that still starts its ranks answers later.
+                SentToNode::Modex { .. } if self.started < self.nodes => {}
                 _ => assert!(self.open.contains(&node.0), "{sent:?} for node {node:?}, which has ended"),
             }
             if let SentToNode::Stdin { call, ranks, bytes } = &sent {
@@ -297,6 +299,8 @@ impl FrontJob {
         if self.is_over {
             return;
         }
+        self.take_answers(false);
+        self.requests.check_end();
         self.pusher.check_end(&mut self.engine, rng, agents);
         self.puller.check_end(&mut self.engine);
         self.engine.take_sent_to_nodes();
