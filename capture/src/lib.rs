@@ -53,7 +53,8 @@
 //! let capture = Capture::start(move |event| drop(sender.send(event)))?;
 //! let rank = spawn(ProcessSpec { stdin: Stdin::Null, ..ProcessSpec::new("/bin/echo", ["hello"]) })?;
 //! let stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "test")?;
-//! let source = NewSource { id: SourceId(1), pipe: rank.stdout, stream, first: None };
+//! let stdout = rank.outputs.into_iter().next().unwrap();
+//! let source = NewSource { id: SourceId(1), pipe: stdout, stream, first: None };
 //! let process = Some((ProcessId(1), rank.child));
 //! capture.send([Command::Add(NewProcess { process, sources: vec![source], first_writes: None })])?;
 //! for event in events.iter().take(2) {

@@ -42,8 +42,8 @@ impl DirectiveLevel {
     }
 }
 
-/// The version of [`Directives`], to which each change of them adds 1.
-pub const DIRECTIVES_VERSION: u32 = 1;
+/// The version of [`Directives`], to which each change of them adds 1. It rises with each new channel.
+pub const DIRECTIVES_VERSION: u32 = Channel::OUTPUTS.len() as u32 - 2;
 
 /// The typed value of a list of directives. An optional field is `None` if the list does not set
 /// it.

@@ -163,7 +163,7 @@ fn queries_report_log_channels_and_logged_streams() {
     assert_eq!(found[0].value, Value::Text(channels.join(",")));
     let Value::Streams(streams) = &found[1].value else { panic!("{found:?}") };
     let logged: Vec<_> = streams.iter().filter(|stream| stream.logged).collect();
-    assert_eq!((streams.len(), logged.len()), (4, 1));
+    assert_eq!((streams.len(), logged.len()), (Channel::OUTPUTS.len() + 1, 1));
     assert_eq!((logged[0].source.rank, logged[0].channel), (Rank::UNDEF, Channel::Stderr));
     job.end();
 }

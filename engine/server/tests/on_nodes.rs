@@ -553,7 +553,7 @@ fn streams_without_rings_have_the_figures_that_their_nodes_report_and_their_ends
     };
     let found = || match fixture.tool().query(&[key::IOF_QUERY_STATS]).unwrap().remove(0).value {
         Value::Streams(streams) => {
-            assert_eq!(streams.len(), 12, "each stream of each rank");
+            assert_eq!(streams.len(), 4 * Channel::OUTPUTS.len(), "each stream of each rank");
             let is_it = |row: &&iof_proto::StreamStats| {
                 row.source.rank == Rank(2) && row.channel == Channel::Stdout && !row.logged
             };

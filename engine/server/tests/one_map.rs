@@ -5,7 +5,7 @@
 use std::fs;
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
-use iof_proto::{Channels, Nspace, Proc};
+use iof_proto::{Channel, Channels, Nspace, Proc};
 use iof_tool::{Delivery, Pull};
 
 /// Maps of one ring: the file, and its data once more behind it.
@@ -36,7 +36,7 @@ fn only_streams_with_bytes_have_maps_and_readers_in_the_engines_process_add_none
                 _ => {}
             }
         }
-        assert_eq!((bytes, complete), (6, 3));
+        assert_eq!((bytes, complete), (6, Channel::OUTPUTS.len()));
     }
     drop(job);
 }

@@ -123,7 +123,7 @@ fn qualifiers_select_jobs_and_ranks() {
     let Value::Streams(streams) = value(&engine, query_for(key::IOF_QUERY_STATS, vec![proc.clone()])) else {
         panic!()
     };
-    assert_eq!(streams.len(), 3);
+    assert_eq!(streams.len(), Channel::OUTPUTS.len());
 
     let status = |qualifiers| value(&engine, query_for(key::PMIX_QUERY_JOB_STATUS, qualifiers));
     assert_eq!(status(vec![name("job")]), Value::Status(Status::EVENT_JOB_END));
