@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use iof_proto::{Channel, Failure, NodeStream, Nspace, Proc, Rank, Status};
-use iof_shm_ring::Start;
 
 use crate::Core;
 use crate::ids::{PeerId, StreamName};
@@ -26,7 +25,9 @@ impl Core {
             source.rank = rank;
             if registration.covers(&source) {
                 for channel in registration.channels().outputs() {
-                    *wanted.entry((rank, channel)).or_default() |= registration.start() == Start::Oldest;
+                    // A later registration may begin with the oldest byte. The tool of one that begins now skips
+                    // what was cached.
+                    wanted.insert((rank, channel), true);
                 }
             }
         }
