@@ -2121,12 +2121,11 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 // IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT, IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW,
 // IOF_IOF_OUTPUT_TO_FILE, IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY,
 // IOF_IOF_LOCAL_OUTPUT, IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
-// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY, of IOF_FROM_OFFSET,
-// IOF_FROM_TIME and IOF_FROM_LINES at most one.
+// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY.
 //
-// Errors: IOF_ERR_BAD_PARAM if a file and a directory or two positions are given, or a pattern has an
-// unknown placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
-// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
+// Errors: IOF_ERR_BAD_PARAM if a file and a directory, or two positions, are given, or a pattern has
+// an unknown placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS
+// does; IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,
                           const struct iof_info_t *directives,

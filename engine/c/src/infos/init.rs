@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(read(&lines), Ok((Position::Lines(0), Some(8))));
         let two = [(IOF_FROM_LINES, number(1)), (IOF_FROM_OFFSET, number(1))];
         assert_eq!(read(&two), Err(Status::ERR_BAD_PARAM));
-        assert_eq!(read(&[(IOF_FROM_LINES, InfoValue::Bool(true))]), Err(Status::ERR_BAD_PARAM));
+        assert_eq!(read(&[(IOF_FROM_LINES, InfoValue::Bool(true))]), Err(Status::ERR_TYPE_MISMATCH));
     }
 
     #[test]

@@ -74,10 +74,10 @@ pub struct NodeArgs {
     /// from which it reaches the hosts, and prove that iof has started them. The connections are plain
     /// text: whoever can read or change the traffic can read and change the output and stdin of the
     /// ranks, and run programs on the nodes. In an allocation of Slurm, one srun starts all agents.
-    #[arg(long, help_heading = "Node options", value_name = "tcp[:ADDRESS[:PORT]]")]
+    #[arg(long, help_heading = "Node options", value_name = "CARRIER")]
     carrier: Option<TcpCarrier>,
 
-    /// Let --carrier use an address that is not private
+    /// Let --carrier use a public address
     ///
     /// Without it, an address outside the private ranges and the loopback ones is refused.
     #[arg(long, help_heading = "Node options", requires = "carrier")]

@@ -67,8 +67,10 @@ fn each_option_stands_in_the_group_of_its_subject() {
         ),
         (
             "Node options",
-            "hosts hostfile map_by oversubscribe host_env rsh start_timeout starts node_timeout reattach",
+            "hosts hostfile map_by oversubscribe host_env rsh carrier carrier_insecure start_timeout starts \
+             node_timeout reattach",
         ),
+        ("Part of the output", "no_follow tail since from until resume"),
     ];
     for command in tree() {
         let name = command.get_name();
@@ -77,7 +79,7 @@ fn each_option_stands_in_the_group_of_its_subject() {
             let group = of_run.iter().find(|(_, ids)| ids.split(' ').any(|known| known == id));
             let group = group.map(|(group, _)| *group).filter(|group| match name {
                 "run" => true,
-                "pull" => *group == "Output options",
+                "pull" => ["Output options", "Part of the output"].contains(group),
                 _ => false,
             });
             assert_eq!(arg.get_help_heading(), group, "iof {name}: {id}");

@@ -69,6 +69,7 @@ impl Puller {
                     self.registered.insert(result.unwrap().handler, streams);
                 }
                 ToTool::Deregistered { result, .. } => result.unwrap(),
+                ToTool::Cached { .. } => {}
                 message => panic!("{message:?}"),
             }
         }
