@@ -337,8 +337,6 @@ fn pull_takes_the_spellings_for_output_and_no_others() {
         (&["--mca", "a", "b"], "there is no option '--mca'"),
         (&["-outfile-pattern", "x"], "write -o PATTERN -e all"),
         (&["-oout"], "write -o FILE with a space"),
-        (&["--tail=5", "job"], "write iof pull JOB to begin"),
-        (&["--since", "5m", "job"], "write iof pull JOB to begin"),
         (&["--grep", "x", "job"], "pipe iof pull JOB into grep"),
         (&["--labe"], "did you mean '--label'? (try 'iof pull --help')"),
     ] {
