@@ -7,8 +7,8 @@ use iof_proto::{App, ProcessGroup, Pty, Stdin};
 /// A program to start, and its standard input.
 #[derive(Clone, Debug)]
 pub struct ProcessSpec {
-    /// The program, with its arguments, environment and directory. With [`App::merge_stderr`],
-    /// [`Spawned::stderr`](crate::Spawned::stderr) is at the end of file.
+    /// The program, with its arguments, environment and directory. With [`App::merge_stderr`], stderr in
+    /// [`Spawned::outputs`](crate::Spawned::outputs) is at the end of file.
     pub app: App,
     /// The standard input.
     pub stdin: Stdin,

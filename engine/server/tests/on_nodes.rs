@@ -16,8 +16,8 @@ use iof_engine::{
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Position, Proc,
-    ProcInfo, ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
+    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo,
+    ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
@@ -521,22 +521,6 @@ fn a_stream_of_a_node_is_pulled_while_tools_read_it_and_begins_with_what_the_nod
     fixture.deliver(1, 15, "late", None).recv_timeout(TIMEOUT).unwrap();
     fixture.deliver(2, 0, "all", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
     assert_eq!(read(&mut third), ("all".to_owned(), 0, None));
-    fixture.end(&[A, B]);
-}
-
-#[test]
-fn a_pull_without_backlog_has_no_gap_before_its_first_byte() {
-    let fixture = start_direct();
-    let mut tool = fixture.tool();
-    let source = vec![Proc::new(nspace(), Rank(2))];
-    tool.pull(&Pull::new(source, Channels::STDOUT).from(Position::Newest)).unwrap();
-    fixture.pull(1, false);
-    fixture.deliver(1, 7, "new", Some(DeliveredEnd::Broken(4))).recv_timeout(TIMEOUT).unwrap();
-    match tool.recv_timeout(TIMEOUT).unwrap() {
-        Some(Delivery::Bytes(bytes)) => assert_eq!((bytes.offset(), &*bytes), (7, b"new".as_slice())),
-        delivery => panic!("{delivery:?}"),
-    }
-    assert_eq!(read(&mut tool), (String::new(), 0, Some(4)));
     fixture.end(&[A, B]);
 }
 

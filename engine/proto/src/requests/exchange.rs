@@ -92,7 +92,7 @@ pub enum Exchange {
         with_context: bool,
     },
     /// Wait for the other nodes, as all ranks of this node that take part in a fence have entered it. Answered by
-    /// [`ToTool::Fenced`].
+    /// [`ToTool::Fenced`](crate::ToTool::Fenced).
     Fence {
         /// Their protocol.
         mpi: Mpi,
@@ -103,7 +103,7 @@ pub enum Exchange {
         /// The values of this node. They precede the request between nodes.
         data: Vec<u8>,
     },
-    /// Return what a rank of another node has put (direct modex), once it has. Answered by [`ToTool::Fenced`].
+    /// Return what a rank of another node has put (direct modex), once it has. Answered by [`ToTool::Fenced`](crate::ToTool::Fenced).
     Modex(Rank),
     /// End the job for this reason: values of a fence are not valid. Not answered.
     Fail(String),
