@@ -185,7 +185,7 @@ fn the_values_of_a_rank_are_requested_of_its_node() {
     for value in values.clone() {
         let (B, Request::Modex(call, Rank(3))) = fixture.next() else { panic!("another request") };
         // Only the node of the rank can answer.
-        fixture.job.report_node(A, NodeReport::Modex { call: call + 100, values: Ok(vec![9]) });
+        fixture.job.report_node(A, NodeReport::Modex { call, values: Ok(vec![9]) });
         fixture.job.report_node(B, NodeReport::Modex { call, values: value });
     }
     let [first, second] = answers.map(|answers| get(&answers).map_err(|failure| failure.status));

@@ -8,7 +8,7 @@ use crate::clients::client::Requester;
 use crate::clients::quotas::Charge;
 use crate::jobs::nodes::{NodeId, NodeKey};
 
-/// What tells a fence apart from the others that are open.
+/// The key of a fence among those that are open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FenceKey {
     /// The number of the job.
@@ -20,7 +20,7 @@ pub(crate) struct FenceKey {
     pub group: Option<String>,
 }
 
-/// What a node has entered a fence with.
+/// The values with which a node has entered a fence.
 pub(crate) struct NodeEntry {
     pub requester: Requester,
     pub data: Vec<u8>,
@@ -116,7 +116,8 @@ impl Fences {
 
     /// Removes and returns a request that its node has answered.
     pub(crate) fn take_modex(&mut self, number: u64, owner: NodeKey) -> Option<Modex> {
-        self.modexes.remove(&number).filter(|modex| modex.owner == owner)
+        self.modexes.get(&number).filter(|modex| modex.owner == owner)?;
+        self.modexes.remove(&number)
     }
 
     /// Removes and returns the requests to a node of a job, or to all of them.
