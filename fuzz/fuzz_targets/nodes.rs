@@ -67,7 +67,7 @@ fn pass_to_link(link: &mut LinkEnd, frame: &Frame<'_>, length: usize) {
 
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
     let (mut front, mut agent) = (FrontEnd::new(&[Rank(0)].into(), window(1)), AgentEnd::default());
-    let request = StreamPull { number: 1, rank: Rank(0), channel: Channel::Stdout, from_oldest: true };
+    let request = StreamPull { number: 1, rank: Rank(0), channel: Channel::Stdout };
     front.begin_pulls(&[request]);
     let (mut to_front, mut to_agent) = (FrameDecoder::of_agent(), FrameDecoder::of_front_end());
     let mut link = LinkEnd::default();

@@ -430,7 +430,7 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
 fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused() {
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stderr };
     let other = StreamKey { channel: Channel::Stdout, ..stream };
-    let pull = |number| StreamPull { number, rank: stream.rank, channel: stream.channel, from_oldest: true };
+    let pull = |number| StreamPull { number, rank: stream.rank, channel: stream.channel };
     let begun = || {
         let mut front = started();
         front.begin_pulls(&[pull(1), pull(3)]);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{Channel, Rank};
 
-/// A request for one stream of a node, which tools of another engine read.
+/// A request for one stream of a node, from the oldest byte that it has, for tools of another engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamPull {
     /// The number of the pull, which is larger than those of earlier pulls of the job.
@@ -13,8 +13,6 @@ pub struct StreamPull {
     pub rank: Rank,
     /// The channel.
     pub channel: Channel,
-    /// It begins with the oldest byte that the node has. Otherwise it begins with the next one.
-    pub from_oldest: bool,
 }
 
 /// The progress of a stream of a rank on another node, as far as it is known here.

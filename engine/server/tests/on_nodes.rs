@@ -16,8 +16,8 @@ use iof_engine::{
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Proc, ProcInfo,
-    ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
+    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Position, Proc,
+    ProcInfo, ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
@@ -478,8 +478,8 @@ impl Fixture {
         tool
     }
 
-    fn pull(&self, number: u32, from_oldest: bool) {
-        let pull = StreamPull { number, rank: Rank(2), channel: Channel::Stdout, from_oldest };
+    fn pull(&self, number: u32) {
+        let pull = StreamPull { number, rank: Rank(2), channel: Channel::Stdout };
         assert_eq!(self.next(), (B, Request::Pull(vec![pull])));
     }
 }
@@ -505,7 +505,7 @@ fn read(tool: &mut Tool) -> (String, u64, Option<u64>) {
 fn a_stream_of_a_node_is_pulled_while_tools_read_it_and_begins_with_what_the_node_has() {
     let fixture = start_direct();
     let mut first = fixture.puller();
-    fixture.pull(1, true);
+    fixture.pull(1);
     fixture.deliver(1, 5, "some ", None).recv_timeout(TIMEOUT).unwrap();
     // The second one is served by the same pull.
     let mut second = fixture.puller();
@@ -517,10 +517,31 @@ fn a_stream_of_a_node_is_pulled_while_tools_read_it_and_begins_with_what_the_nod
     assert_eq!(fixture.next(), (B, Request::EndPulls(vec![1])));
     // What arrives late of the first pull is not part of the second one.
     let mut third = fixture.puller();
-    fixture.pull(2, true);
+    fixture.pull(2);
     fixture.deliver(1, 15, "late", None).recv_timeout(TIMEOUT).unwrap();
     fixture.deliver(2, 0, "all", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
     assert_eq!(read(&mut third), ("all".to_owned(), 0, None));
+    fixture.end(&[A, B]);
+}
+
+#[test]
+fn a_pull_without_backlog_has_no_gap_before_its_first_byte() {
+    let fixture = start_direct();
+    let mut tool = fixture.tool();
+    let source = vec![Proc::new(nspace(), Rank(2))];
+    tool.pull(&Pull::new(source, Channels::STDOUT).from(Position::Newest)).unwrap();
+    fixture.pull(1);
+    // The node marks the end of what it had cached.
+    for (offset, bytes) in [(3, "old "), (7, "")] {
+        fixture.deliver(1, offset, bytes, None).recv_timeout(TIMEOUT).unwrap();
+    }
+    tool.wait_for_cached().unwrap();
+    fixture.deliver(1, 7, "new", Some(DeliveredEnd::Broken(4))).recv_timeout(TIMEOUT).unwrap();
+    match tool.recv_timeout(TIMEOUT).unwrap() {
+        Some(Delivery::Bytes(bytes)) => assert_eq!((bytes.offset(), &*bytes), (7, b"new".as_slice())),
+        delivery => panic!("{delivery:?}"),
+    }
+    assert_eq!(read(&mut tool), (String::new(), 0, Some(4)));
     fixture.end(&[A, B]);
 }
 
@@ -584,7 +605,7 @@ fn readers_of_a_pulled_stream_know_who_may_answer_its_rank_and_the_size_of_the_l
     for (stdin, interaction) in [(Stdin::Null, Interaction::None), (Stdin::Pipe, Interaction::Piped)] {
         let fixture = direct(&with_stdins([Stdin::Null, Stdin::Null, stdin, Stdin::Null]));
         let mut tool = fixture.puller();
-        fixture.pull(1, true);
+        fixture.pull(1);
         fixture.deliver(1, 0, &"x".repeat(4096), None).recv_timeout(TIMEOUT).unwrap();
         match tool.recv_timeout(TIMEOUT).unwrap() {
             Some(Delivery::Bytes(bytes)) => {
@@ -603,7 +624,7 @@ fn readers_of_a_pulled_stream_know_who_may_answer_its_rank_and_the_size_of_the_l
 fn a_pull_that_its_node_does_not_answer_before_the_end_of_the_job_has_a_gap() {
     let fixture = start_direct();
     let mut tool = fixture.puller();
-    fixture.pull(1, true);
+    fixture.pull(1);
     (0..4).for_each(|rank| fixture.exit(rank, 0, false));
     let stream = NodeStream {
         rank: Rank(2),
@@ -624,7 +645,7 @@ fn printers_of_the_embedder_get_no_rings_of_nodes_whose_output_passes_to_them() 
     let mut printer = fixture.engine.attach("printer", Grant::Block).unwrap();
     printer.pull(&Pull::new(vec![Proc::all(nspace())], Channels::STDOUT)).unwrap();
     let mut tool = fixture.puller();
-    fixture.pull(1, true);
+    fixture.pull(1);
     fixture.deliver(1, 0, "x", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
     assert_eq!(read(&mut tool), ("x".to_owned(), 0, None));
     (0..4).for_each(|rank| fixture.exit(rank, 0, false));

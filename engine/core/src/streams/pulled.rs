@@ -86,7 +86,7 @@ impl Core {
         let mut pulls = Vec::new();
         for (&(rank, channel), pull) in job.pulled().iter().filter(|(_, pull)| !pull.is_missed) {
             if job.delivered_stream(rank, channel).is_none() {
-                pulls.push(StreamPull { number: pull.number, rank, channel, from_oldest: true });
+                pulls.push(StreamPull { number: pull.number, rank, channel });
             }
         }
         pulls.iter().for_each(|pull| self.end_pulled(nspace, pull));

@@ -1,6 +1,6 @@
 //! Registrations for streams of ranks on other nodes whose output has no rings here.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use iof_proto::{Channel, Failure, NodeStream, Nspace, Proc, Rank, Status};
 
@@ -13,8 +13,8 @@ use crate::tools::registration::Registration;
 /// at a time. Each has a ring.
 pub const MAX_PULLED_STREAMS: usize = 8192;
 
-/// The streams that registrations cover, and whether one begins with the oldest byte.
-pub(crate) type Wanted = BTreeMap<(Rank, Channel), bool>;
+/// The streams that registrations cover.
+pub(crate) type Wanted = BTreeSet<(Rank, Channel)>;
 
 impl Core {
     /// Adds the streams of `nspace` on other nodes that `registration` covers to `wanted`.
@@ -24,11 +24,7 @@ impl Core {
         for rank in job.ranks_to_pull() {
             source.rank = rank;
             if registration.covers(&source) {
-                for channel in registration.channels().outputs() {
-                    // A later registration may begin with the oldest byte. The tool of one that begins now skips
-                    // what was cached.
-                    wanted.insert((rank, channel), true);
-                }
+                wanted.extend(registration.channels().outputs().map(|channel| (rank, channel)));
             }
         }
     }
@@ -42,7 +38,7 @@ impl Core {
             let mut wanted = Wanted::new();
             self.add_wanted(nspace, registration, &mut wanted);
             let pulled = self.jobs.get(nspace).map(JobState::pulled);
-            wanted.extend(pulled.into_iter().flatten().map(|(stream, _)| (*stream, true)));
+            wanted.extend(pulled.into_iter().flatten().map(|(stream, _)| *stream));
             if wanted.len() > MAX_PULLED_STREAMS {
                 let reason = format!(
                     "tools can read {MAX_PULLED_STREAMS} streams of job {nspace} on its other nodes at a time, and this would be \

@@ -9,7 +9,7 @@ use std::time::Duration;
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Bundle, Frame, StreamKey, ToFrontEnd};
-use iof_proto::{Channels, Nspace, Position, Proc, StreamPull};
+use iof_proto::{Channels, Nspace, Proc, StreamPull};
 use iof_tool::{Counts, Delivery, Gap, Pull, Reply, Tool, poll_timeout};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -74,13 +74,9 @@ impl Pulls {
     /// Begins to send streams.
     pub fn begin(&self, requests: &[StreamPull]) {
         let mut state = lock(&self.state);
-        for StreamPull { number: pull, rank, channel, from_oldest } in requests {
+        for StreamPull { number: pull, rank, channel } in requests {
             let source = Proc::new(self.nspace.clone(), *rank);
-            let from = if *from_oldest { Position::Oldest } else { Position::Newest };
-            let request = Pull {
-                reports_cached: *from_oldest,
-                ..Pull::new(vec![source], Channels::from(*channel)).from(from)
-            };
+            let request = Pull { reports_cached: true, ..Pull::new(vec![source], Channels::from(*channel)) };
             let stream = StreamKey { rank: *rank, channel: *channel };
             let sent = SentStream { pull: *pull, stream, offset: 0 };
             match state.tool.submit_pull(&request) {

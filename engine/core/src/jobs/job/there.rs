@@ -1,7 +1,7 @@
 //! The ranks of a job on its other nodes.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use iof_capture::SourceId;
@@ -29,7 +29,7 @@ pub(crate) struct NodePull {
     pub number: u32,
     /// The stream can't have a ring.
     pub is_missed: bool,
-    /// What the node had cached when it was pulled has arrived.
+    /// All that the node had cached when it was pulled has arrived.
     pub is_current: bool,
 }
 
@@ -216,9 +216,9 @@ impl JobState {
     /// which is no longer one of the job.
     pub(crate) fn end_pulls(
         &mut self,
-        wanted: &BTreeMap<(Rank, Channel), bool>,
+        wanted: &BTreeSet<(Rank, Channel)>,
     ) -> Vec<(NodeId, u32, Option<SourceId>)> {
-        let ended = self.nodes.pulled.extract_if(.., |stream, _| !wanted.contains_key(stream));
+        let ended = self.nodes.pulled.extract_if(.., |stream, _| !wanted.contains(stream));
         let ended: Vec<_> = ended.collect();
         let ended = ended.into_iter().filter_map(|((rank, channel), NodePull { number, .. })| {
             let node = self.rank(rank)?.node()?;
@@ -228,24 +228,21 @@ impl JobState {
     }
 
     /// Begins the pulls of streams that are `wanted`, and returns those that are new.
-    pub(crate) fn begin_pulls(
-        &mut self,
-        wanted: BTreeMap<(Rank, Channel), bool>,
-    ) -> Vec<(NodeId, StreamPull)> {
+    pub(crate) fn begin_pulls(&mut self, wanted: BTreeSet<(Rank, Channel)>) -> Vec<(NodeId, StreamPull)> {
         let mut begun = Vec::new();
-        for ((rank, channel), from_oldest) in wanted {
+        for (rank, channel) in wanted {
             let Some(node) = self.rank(rank).and_then(RankState::node) else { continue };
             if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
                 self.nodes.last_pull = self.nodes.last_pull.saturating_add(1);
                 let number = self.nodes.last_pull;
-                entry.insert(NodePull { number, is_missed: false, is_current: !from_oldest });
-                begun.push((node, StreamPull { number, rank, channel, from_oldest }));
+                entry.insert(NodePull { number, is_missed: false, is_current: false });
+                begun.push((node, StreamPull { number, rank, channel }));
             }
         }
         begun
     }
 
-    /// Notes that what a node had cached of a stream when it was pulled has arrived.
+    /// Notes that all that a node had cached of a stream when it was pulled has arrived.
     pub(crate) fn pull_is_current(&mut self, rank: Rank, channel: Channel) {
         if let Some(pull) = self.nodes.pulled.get_mut(&(rank, channel)) {
             pull.is_current = true;

@@ -224,12 +224,11 @@ impl Agent {
                 self.stdin.answers.push((now + late, call, answer));
             }
             ToAgent::Pull(requests) => {
-                for StreamPull { number: pull, rank, channel, from_oldest } in requests {
+                for StreamPull { number: pull, rank, channel } in requests {
                     let rank = (rank.0 - self.first_rank) as usize;
                     let channel = Channel::OUTPUTS.iter().position(|other| *other == channel).unwrap();
                     let source = &self.sources[rank][channel];
-                    let position = if from_oldest { source.oldest() } else { source.produced };
-                    let cached = from_oldest.then_some(source.produced);
+                    let (position, cached) = (source.oldest(), Some(source.produced));
                     self.began.insert(pull, position);
                     assert!(self.pulls.insert(pull, Pulled { rank, channel, position, cached }).is_none());
                 }

@@ -118,9 +118,9 @@ impl Puller {
 
     /// Checks pulls that the engine begins: of streams that are read, and that no node sends.
     pub fn note_pulls(&mut self, pulls: &[StreamPull]) {
-        for StreamPull { number, rank, channel, from_oldest } in pulls {
+        for StreamPull { number, rank, channel } in pulls {
             let stream = (*rank, *channel);
-            assert!(self.is_read(&stream) && *from_oldest, "pull {number} of rank {rank}");
+            assert!(self.is_read(&stream), "pull {number} of rank {rank}");
             assert!(!self.live.values().any(|other| *other == stream), "rank {rank} is pulled twice");
             assert!(self.live.last_key_value().is_none_or(|(last, _)| last < number));
             self.live.insert(*number, stream);
