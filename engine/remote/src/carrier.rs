@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, stderr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -38,7 +39,7 @@ pub struct Site {
     pub template: &'static str,
     /// The command for agents that connect themselves.
     pub template_of_all: &'static str,
-    /// Whether an agent ends with the command that has started it.
+    /// An agent ends with the command that has started it.
     pub ends_agents: bool,
 }
 
@@ -94,6 +95,15 @@ pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 /// The time that the end of an edge waits until a carrier has taken what was sent.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
+/// The wait after a connection that could not be accepted, such as for want of descriptors.
+pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Returns a random part of a time, up to all of it, so that many attempts are not made at once.
+pub fn random_part(time: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0u8) as u32;
+    time.mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
+
 /// The time, at most, for which the end of a job tries to reach an agent that outlives its carriers.
 pub const END_LIMIT: Duration = Duration::from_secs(30);
 
@@ -113,7 +123,7 @@ pub(crate) struct Carrier {
     pub end: CarrierEnd,
     pub down: File,
     pub up: File,
-    /// What it writes to stderr, unless that is discarded.
+    /// Its stderr, unless that is discarded.
     pub errors: Option<File>,
 }
 

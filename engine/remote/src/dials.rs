@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use iof_nodes::Invitation;
 use iof_nodes::limits::MAX_DIALS;
 use iof_nodes::proof::{Challenge, NodeToken, Proven};
+use iof_tool::poll_timeout;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{Backlog, listen};
 
-use crate::carrier::lock;
+use crate::carrier::{ACCEPT_RETRY, lock};
 use crate::tcp::{prepare, random};
 use crate::thread::start_thread;
 
@@ -27,8 +28,6 @@ use crate::thread::start_thread;
 const PROOF_LIMIT: Duration = Duration::from_secs(2);
 /// The number of connections that are accepted before those that wait have their turn.
 const ACCEPTS_PER_TURN: usize = 16;
-/// The wait after a connection that could not be accepted, such as for want of descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The front end's listener, and the agents that it expects.
 pub struct Dials {
@@ -113,7 +112,7 @@ impl Dials {
             files.push(PollFd::new(listener.as_fd(), PollFlags::POLLIN));
             files.extend(dials.iter().map(|dial| PollFd::new(dial.stream.as_fd(), PollFlags::POLLIN)));
             let next = dials.first().map(|dial| dial.deadline.saturating_duration_since(Instant::now()));
-            let timeout = next.and_then(|time| PollTimeout::try_from(time).ok()).unwrap_or(PollTimeout::NONE);
+            let timeout = PollTimeout::try_from(poll_timeout(next)).unwrap_or(PollTimeout::NONE);
             let _ = poll(&mut files, timeout);
             let is_ready: Vec<bool> = files.iter().map(|file| file.any() == Some(true)).collect();
             let [is_over, is_accepting, ready @ ..] = is_ready.as_slice() else { return };

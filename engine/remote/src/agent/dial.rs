@@ -1,6 +1,5 @@
 //! The connections that an agent makes to its front end (`--carrier tcp`).
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use iof_nodes::Invitation;
 use iof_nodes::proof::{AwaitedConfirmation, CHALLENGE, CONFIRMATION};
 
+use crate::carrier::random_part;
 use crate::carriers::NodeConnection;
 use crate::tcp::{prepare, random};
 
@@ -63,6 +63,5 @@ pub fn attempt(Invitation { address, node, token }: &Invitation) -> io::Result<T
 
 /// Waits for a time, and up to as much at random, so that not all agents try again at once.
 pub fn pause(time: Duration) {
-    let random = RandomState::new().hash_one(0u8) as u32;
-    thread::sleep(time.saturating_add(time.mul_f64(f64::from(random) / f64::from(u32::MAX))));
+    thread::sleep(time.saturating_add(random_part(time)));
 }

@@ -25,16 +25,13 @@ use super::carrier_files::{CarrierFiles, CarrierInput};
 use super::dial::{ATTEMPT_LIMIT, attempt, pause};
 use super::hooks::StartRefusal;
 use super::uplink::{AgentCarrier, AgentInput, CarrierNumber, Uplink};
-use crate::carrier::lock;
+use crate::carrier::{ACCEPT_RETRY, lock};
 use crate::carriers::NodeConnection;
 use crate::tcp::random;
 use crate::thread::{NoThread, start_thread};
 
 /// How long a link may take to show its session.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
-
-/// The wait after a connection that could not be accepted, such as for want of descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The wait before another attempt to connect, at least. Up to as much comes on top at random.
 const REDIAL_RETRY: Duration = Duration::from_millis(500);
@@ -45,7 +42,7 @@ pub struct Links {
     pub uplink: Arc<Uplink>,
     /// How long the ranks run on without a carrier.
     limit: Duration,
-    /// Where the agent connects itself, with the token for that, in place of links that reach it.
+    /// The address to which the agent connects itself, with its token, in place of links that reach it.
     invitation: Option<Invitation>,
     listener: OnceLock<Mutex<Option<Listener>>>,
 }

@@ -1,7 +1,6 @@
 //! The start of all agents, and of all ranks when the agents are ready.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use iof_engine::{Engine, Node};
 use iof_nodes::{FrontEnd, ToAgent, ToFrontEnd, window};
 
 use super::{Launch, Starts};
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, random_part};
 use crate::carriers::{NodeConnection, StartedAgent};
 use crate::driver::driven::Driven;
 use crate::driver::{Command, DriverInbox, EdgeDriver};
@@ -226,8 +225,8 @@ impl<'a> AgentStarts<'a> {
         self.starting.remove(&number);
         let host = self.remote.nodes.get(number).map(|node| node.host.as_str()).unwrap_or_default();
         tracing::warn!("the start of an agent on {host} was refused ({reason}): trying again");
-        let part = f64::from(RandomState::new().hash_one(number) as u32) / f64::from(u32::MAX);
-        self.again.push((Instant::now() + ATTEMPT_INTERVAL.mul_f64(0.5 + part), number));
+        let wait = ATTEMPT_INTERVAL / 2 + random_part(ATTEMPT_INTERVAL);
+        self.again.push((Instant::now() + wait, number));
         true
     }
 

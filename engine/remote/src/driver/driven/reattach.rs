@@ -1,7 +1,6 @@
 //! The search for a carrier that replaces one that has ended (`--reattach`).
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Write};
 use std::mem;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use iof_engine::Signal;
 use iof_nodes::{Frame, FrameDecoder, LinkAddress, ToFrontEnd};
 
 use super::{Driven, Phase};
-use crate::carrier::{Carrier, CarrierEnd, END_LIMIT, EXIT_LIMIT};
+use crate::carrier::{Carrier, CarrierEnd, END_LIMIT, EXIT_LIMIT, random_part};
 use crate::driver::EdgeDriver;
 
 /// The time between two attempts, at least. Up to half of it comes on top.
@@ -152,7 +151,7 @@ impl Driven {
         self.forget_up(driver);
         // An agent that connects itself does so when it can.
         let is_dialed = driver.carriers.dials().is_some();
-        let pause = if is_dialed { END_LIMIT } else { RETRY.saturating_add(jitter()) };
+        let pause = if is_dialed { END_LIMIT } else { RETRY.saturating_add(random_part(RETRY / 2)) };
         let pause = pause.min(self.left(now));
         let Phase::Searching(search) = &mut self.phase else { return };
         search.stop(driver, Step::Pause(now + pause, reason));
@@ -243,12 +242,6 @@ impl Driven {
         self.decoder.receive(first.rest());
         self.receive(driver, first.held(), now);
     }
-}
-
-/// Returns a random part of half the time between two attempts.
-fn jitter() -> Duration {
-    let random = RandomState::new().hash_one(0u8);
-    RETRY.mul_f64(f64::from(u32::try_from(random % 512).unwrap_or(0)) / 1024.0)
 }
 
 #[cfg(test)]
