@@ -29,18 +29,13 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Resu
             return Err(Failure::Usage(format!("--reattach does not work {place}; leave one out")));
         }
     }
-    let refused = [(
-        outputs.names_host(),
-        "%h or %N in the name of a file",
-        "the front end writes it, unless it is --output file=NAME:pattern:node",
-    )];
-    match refused.into_iter().find(|(is_given, ..)| *is_given) {
-        Some((_, option, reason)) => Err(Failure::Usage(format!(
-            "{option} does not work on several nodes yet: {reason}; leave it out, or write --hosts localhost:N for \
-             N ranks on this node"
-        ))),
-        None => Ok(()),
+    if outputs.names_host() {
+        return Err(Failure::usage(
+            "%h or %N in the name of a file does not work on several nodes yet: the front end writes it, unless it is \
+             --output file=NAME:pattern:node; leave it out, or write --hosts localhost:N for N ranks on this node",
+        ));
     }
+    Ok(())
 }
 
 /// Starts the ranks on all nodes. Sends the signals for the ranks that arrived before all of them were

@@ -20,8 +20,8 @@ pub(super) fn module(have_nodes: bool) -> Module {
     Module {
         fence: have_nodes.then_some(fence as FenceFunction),
         direct_modex: have_nodes.then_some(direct_modex as DirectModex),
-        connect: have_nodes.then_some(connect as Connect),
-        disconnect: have_nodes.then_some(disconnect as Connect),
+        connect: have_nodes.then_some(join::<true> as Connect),
+        disconnect: have_nodes.then_some(join::<false> as Connect),
         group: Some(group),
         ..upcalls::module()
     }
@@ -77,8 +77,8 @@ fn enter(from: &RawProc, (purpose, ranks, data): (FencePurpose, Vec<Rank>, Vec<u
     unsafe { request(from, Ok(message), reply) }
 }
 
-/// Connects processes, all of which have called on this node.
-unsafe extern "C" fn connect(
+/// Connects or disconnects processes. Those of this node have all called, and wait for those of other nodes.
+unsafe extern "C" fn join<const CONNECTS: bool>(
     procs: *const RawProc,
     count: usize,
     _infos: *const Info,
@@ -86,30 +86,10 @@ unsafe extern "C" fn connect(
     done: OpCallback,
     data: *mut c_void,
 ) -> Status {
+    let purpose = if CONNECTS { FencePurpose::Connect } else { FencePurpose::Disconnect };
     // SAFETY: libpmix passes this number of processes.
-    unsafe { join(FencePurpose::Connect, (procs, count), StatusReply::new(done, data)) }
-}
-
-/// Disconnects processes, all of which have called on this node.
-unsafe extern "C" fn disconnect(
-    procs: *const RawProc,
-    count: usize,
-    _infos: *const Info,
-    _info_count: usize,
-    done: OpCallback,
-    data: *mut c_void,
-) -> Status {
-    // SAFETY: libpmix passes this number of processes.
-    unsafe { join(FencePurpose::Disconnect, (procs, count), StatusReply::new(done, data)) }
-}
-
-/// Waits for the processes of other nodes.
-///
-/// # Safety
-/// There is this number of processes.
-unsafe fn join(purpose: FencePurpose, (procs, count): (*const RawProc, usize), reply: StatusReply) -> Status {
-    // SAFETY: the contract.
     let procs = unsafe { read::slice(procs, count, usize::MAX) }.unwrap_or_default();
+    let reply = StatusReply::new(done, data);
     match participants(procs) {
         Some((from, ranks)) => enter(&from, (purpose, ranks, Vec::new()), RankCallback::Status(reply)),
         // Processes of several jobs.
@@ -158,7 +138,7 @@ unsafe extern "C" fn group(
         first = first.or(members.first().copied());
         let message = read::group(constructs, (group, ranks.unwrap_or_default()), directives, count);
         let message = message.map(FromTool::Exchange);
-        // It may be all ranks of a job, one of which is number 0.
+        // It may be all ranks of a job, which has number 0.
         first.iter_mut().filter(|first| first.rank == Rank::WILDCARD.0).for_each(|first| first.rank = 0);
         let first = first.as_ref().map_or(ptr::null(), ptr::from_ref);
         if constructs {
