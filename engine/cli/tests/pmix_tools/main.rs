@@ -79,9 +79,13 @@ impl Place {
 
     /// Asserts that no file of PMIx is left.
     fn assert_clean(&self) {
-        let left = fs::read_dir(self.site.path()).unwrap().map(|entry| entry.unwrap().path());
-        let is_ours = |path: &PathBuf| path.to_str().unwrap().contains("iof-pmix");
-        assert_eq!(left.into_iter().find(is_ours), None);
+        assert_eq!(self.left(), None);
+    }
+
+    /// Returns a file of PMIx that is left.
+    fn left(&self) -> Option<PathBuf> {
+        let mut left = fs::read_dir(self.site.path()).unwrap().map(|entry| entry.unwrap().path());
+        left.find(|path| path.to_str().unwrap().contains("iof-pmix"))
     }
 
     /// Returns the content of the file that names the job, once it is whole.
