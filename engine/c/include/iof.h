@@ -918,8 +918,8 @@
 #define IOF_IOF_INHERIT "pmix.iof.inhrt"
 
 // iof_IOF_pull (uint64): begins each stream at this offset, the number of bytes that its source
-// had written before. Bytes from there on that are no longer cached are missing; a later offset is
-// waited for. An extension of iof.
+// had written before. Dropped bytes behind it are missing; a later offset is waited for. An
+// extension of iof.
 #define IOF_FROM_OFFSET "iof.pull.offset"
 
 // iof_IOF_pull (uint64): begins each stream with the first read at or after this time, in

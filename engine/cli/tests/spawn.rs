@@ -154,7 +154,7 @@ fn a_job_in_a_running_job_waits_for_the_reader_of_its_output_and_loses_nothing()
     let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
     site.wait_for_ranks(1);
     let command = run_in(&site, "main", &[], "head -c 8000000 /dev/zero");
-    // Nobody reads the output of the command until the rank writes no more.
+    // The output of the command is not read before the rank is blocked.
     let mut before = 0;
     wait_for("a full cache", || {
         let streams = site.streams()?;

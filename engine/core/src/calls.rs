@@ -35,7 +35,7 @@ pub struct NewJob<'a> {
     pub directives: &'a Directives,
     /// Whether it also has remote ranks.
     pub elsewhere: bool,
-    /// Whether another engine judges what its ranks do in MPI, and exchange: they are a part of its ranks.
+    /// Another engine judges what its ranks do in MPI, and exchange: they are a part of its ranks.
     pub is_part: bool,
     /// The local ranks.
     pub launching: BTreeMap<Rank, Launching>,

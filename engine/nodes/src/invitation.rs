@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use crate::limits::MAX_INVITATION;
 use crate::proof::NodeToken;
 
-/// What an agent needs to connect to its front end.
+/// The address and the secret with which an agent connects to its front end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// The address at which the front end listens.
@@ -48,8 +48,7 @@ impl Invitation {
         text
     }
 
-    /// Reads a text, and returns the invitation of the node that has one of these names, of which the first
-    /// one that occurs counts. A text for one node is for whoever reads it.
+    /// Reads a text, and returns the invitation of the node that has the first of these names that occurs. A text for one node is for whoever reads it.
     ///
     /// # Errors
     /// The text is incomplete, or for other nodes.

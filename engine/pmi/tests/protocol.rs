@@ -369,7 +369,7 @@ fn values_of_other_nodes_that_are_not_valid_fail_the_barrier_and_leave_those_her
         assert_eq!([0, 2].map(|rank| take_reply(&mut here, rank)), [failed; 2]);
         assert_eq!(get(&mut here, 2, "same"), "cmd=get_result rc=0 value=a\n");
     }
-    // The same value under the same key is no conflict.
+    // Nodes may put the same value under the same key.
     let [mut here, _] = nodes();
     put(&mut here, 0, "same", "a");
     assert_eq!(here.fenced(Ok(b"1 same a\n")), Ok(()));

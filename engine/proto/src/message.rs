@@ -257,7 +257,7 @@ pub enum ToTool {
         /// Whether the reader is non-gating: the writer may overtake it, and it then loses the
         /// oldest bytes. Only the bytes that it borrows are safe from being overwritten.
         non_gating: bool,
-        /// Whether bytes that another node had cached before the registration follow in the ring, until
+        /// Bytes that another node had cached before the registration follow in the ring, until
         /// [`ToTool::Cached`].
         is_behind: bool,
         /// The options for reading the ring.

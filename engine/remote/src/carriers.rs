@@ -55,7 +55,7 @@ pub(crate) struct StartedAgent {
     pub end: CarrierEnd,
     /// The connection of its carrier, unless it connects itself.
     pub files: Option<NodeConnection>,
-    /// What the carrier prints.
+    /// The stderr of the carrier.
     pub errors: Option<File>,
     /// The token of an agent that connects itself.
     pub token: Option<NodeToken>,

@@ -62,7 +62,7 @@ pub struct State {
     pub carrier: CarrierEnd,
     /// The input of the carrier, until all is written or it can't be.
     pub down: Option<File>,
-    /// What was sent while the link had no room. Bounded: answers and credit by their limit, stdin by its replies.
+    /// Messages that were sent while the link had no room. Bounded: answers and credit by their limit, stdin by its replies.
     waiting: VecDeque<Waiting>,
     /// The broken end of a node that was given up, until the driver reports it.
     pub given_up: Option<BrokenEnd>,
@@ -149,7 +149,7 @@ impl State {
     /// Ends the edge after what was sent, with which the job ends. Another carrier may bring it for a
     /// while.
     fn end(&mut self) {
-        // Nothing waits for values any more.
+        // Nothing waits for values now.
         let waiting = self.waiting.drain(..).filter(|waiting| waiting.values.is_none());
         waiting.for_each(|waiting| self.link.send_frames(&[IoSlice::new(&waiting.frames)]));
         self.link.end(Instant::now() + self.link.limit().clamp(DRAIN_LIMIT, END_LIMIT));

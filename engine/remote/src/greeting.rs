@@ -12,7 +12,7 @@ pub struct CarrierText {
     host: String,
     /// The number of bytes of the current carrier.
     length: usize,
-    /// What is not shown.
+    /// The text that is not shown.
     held: Vec<u8>,
     is_shown: bool,
 }

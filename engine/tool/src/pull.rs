@@ -18,7 +18,7 @@ pub struct Pull {
     /// from then on are delivered, by the clock of the rank's node; later ones where several reads
     /// share a time.
     pub until: Option<u64>,
-    /// Whether [`Delivery::Cached`](crate::Delivery::Cached) is delivered.
+    /// [`Delivery::Cached`](crate::Delivery::Cached) is delivered.
     pub reports_cached: bool,
     /// Whether the registration outlives its jobs. If so, it also delivers later jobs of the same
     /// names, until it is [deregistered](crate::Tool::deregister) or the engine ends. Otherwise it

@@ -39,8 +39,8 @@ pub struct PositionArgs {
 
     /// Begin one stream at an offset
     ///
-    /// The number of bytes that the rank has written to the channel before. If these bytes are no longer
-    /// cached, what is missing is reported.
+    /// An offset is a number of bytes that the rank has written to the channel. Dropped bytes behind it
+    /// are reported as a gap.
     #[arg(long, help_heading = PART, value_name = "OFFSET", group = "position", allow_hyphen_values = true)]
     #[arg(value_parser = offset)]
     pub from: Option<u64>,
@@ -92,7 +92,7 @@ impl Tail {
             for stream in attached.streams() {
                 let mut lines = attached.cached_lines(stream);
                 let source = attached.origin(stream).map(|origin| origin.source.clone());
-                // The first item is the end, at which a stream begins of which no line is shown.
+                // The first item is the end: a stream without a line that is shown begins there.
                 begins.extend(lines.next().map(|(end, _)| ((tool, stream), end)));
                 let newest = lines.next().map(|(offset, time)| (time, Reverse(streams.len()), offset));
                 groups.entry(source.filter(|_| !self.all)).or_default().extend(newest);

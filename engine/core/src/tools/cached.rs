@@ -11,7 +11,7 @@ use crate::streams::state::StreamState;
 use crate::tools::registration::Registration;
 
 impl Core {
-    /// Notes that what a node had cached of a stream when it was pulled is in the stream's ring.
+    /// Notes that all that a node had cached of a stream when it was pulled is in the stream's ring.
     pub(crate) fn pull_is_current(&mut self, stream: SourceId) {
         let Some(name) = self.streams.get(&stream).map(StreamState::name) else { return };
         let (nspace, rank, channel) = (name.source.nspace.clone(), name.source.rank, name.channel);

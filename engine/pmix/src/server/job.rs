@@ -21,7 +21,7 @@ pub struct JobInfo {
     pub nodes: MpiNodes,
     /// The number of this node among them.
     pub own: u32,
-    /// Whether the node has fewer processors than it has ranks of the job.
+    /// The node has fewer processors than it has ranks of the job.
     pub oversubscribed: bool,
     /// The programs, in the order of their ranks.
     pub apps: Vec<AppInfo>,

@@ -195,8 +195,8 @@ attributes! {
     /// Begins each stream at this offset: the number of bytes that its source had written before.
     ///
     /// iof_IOF_pull (uint64): begins each stream at this offset, the number of bytes that its source
-    /// had written before. Bytes from there on that are no longer cached are missing; a later offset
-    /// is waited for. An extension of iof.
+    /// had written before. Dropped bytes behind it are missing; a later offset is waited for. An
+    /// extension of iof.
     IOF_FROM_OFFSET = "iof.pull.offset": Number, at LibraryPull;
     /// Begins each stream with the first read at or after this time, in nanoseconds since 1970.
     ///

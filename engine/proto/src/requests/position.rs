@@ -14,8 +14,8 @@ pub enum Position {
     Oldest,
     /// The first byte that the engine reads after the registration.
     Newest,
-    /// The byte at this offset. If it is no longer cached, the first gap contains exactly the bytes
-    /// from there on that are missing. If it is not there yet, it is waited for.
+    /// The byte at this offset. If it was dropped, the first gap contains exactly the dropped bytes from there
+    /// on. If it is not there yet, it is waited for.
     Offset(u64),
     /// The first read at or after this time, in nanoseconds since 1970, by the clock of the rank's
     /// node; an earlier one where several reads share a time, and never a later one. If all that is

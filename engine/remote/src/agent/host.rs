@@ -24,7 +24,7 @@ pub struct AgentHost {
 /// Frames to send one after the other. Those of other threads may come between them.
 pub type Frames = Vec<Vec<u8>>;
 
-/// What the front end has not answered. The engine limits the number of messages, and the front end that of exchanges.
+/// The requests that the front end has not answered. The engine limits the number of messages, and the front end that of exchanges.
 #[derive(Default)]
 struct Calls {
     next: u64,

@@ -1,4 +1,4 @@
-//! What programs need to start MPI: the library that they are linked with, or that of mpi4py.
+//! The needs of programs that start MPI: the library that they are linked with, or that of mpi4py.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,7 @@ const WORDS_OF_STARTER: usize = 16;
 /// The number of files that libpmix opens for itself.
 const FILES_OF_SERVER: u64 = 16;
 
-/// What the programs of a job need to start MPI. To find out, files are opened and read.
+/// The needs of the programs of a job to start MPI. To find them, files are opened and read.
 pub(crate) struct MpiNeeds {
     /// One need for each program, or that of the first interpreter of Python that has mpi4py.
     needs: Vec<Need>,

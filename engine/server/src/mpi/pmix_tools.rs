@@ -37,7 +37,7 @@ impl PmixTools {
         }
     }
 
-    /// Lets tools attach to a job, of which the engine may know the name alone. `program` was found
+    /// Lets tools attach to a job. The engine may know its name alone. `program` was found
     /// before.
     pub(crate) fn serve_by(
         &self,

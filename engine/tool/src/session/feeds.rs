@@ -249,8 +249,8 @@ impl Feeds {
         self.for_each(|feed| feed.handler() == handler);
     }
 
-    /// Notes that what was cached for `handler` is in the rings. Returns the number of feeds of which
-    /// [`Settled::current`] reports that they have delivered it, if `reports`.
+    /// Notes that the rings have all that was cached for `handler`. If it `reports`, returns the number of feeds
+    /// that have not delivered it yet: [`Settled::current`] reports each of them once.
     pub(crate) fn cached(&mut self, handler: u32, reports: bool) -> usize {
         let mut count = 0usize;
         self.for_each(|feed| {

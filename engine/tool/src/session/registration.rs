@@ -20,9 +20,9 @@ pub(crate) struct Registration {
     pub ends_at: Option<Instant>,
     /// The channels that it delivers.
     pub channels: Channels,
-    /// Whether the rings contain all that was cached when the registration was made.
+    /// The rings contain all that was cached when the registration was made.
     pub cached: bool,
-    /// Whether [`Event::Cached`](super::event::Event) follows the delivery of that.
+    /// [`Event::Cached`](super::event::Event) follows the delivery of that.
     pub reports_cached: bool,
     /// The number of streams that have not delivered all of that.
     pub behind: usize,

@@ -131,7 +131,7 @@ impl Tool {
         self.session.feeds.get(stream).and_then(Feed::cached_lines).into_iter().flatten()
     }
 
-    /// Makes a stream of which nothing was consumed begin at an offset, as with
+    /// Makes a stream begin at an offset if none of its bytes was consumed, as with
     /// [`Position::Offset`](iof_proto::Position::Offset).
     pub fn begin_at(&mut self, stream: FeedId, offset: u64) {
         self.session.feeds.get_mut(stream).into_iter().for_each(|feed| feed.begin_at(offset));
