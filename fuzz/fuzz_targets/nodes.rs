@@ -12,7 +12,7 @@ use iof_nodes::{
     AgentEnd, Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, StreamKey,
     ToFrontEnd, window,
 };
-use iof_proto::{Channel, Rank, StreamPull};
+use iof_proto::{Channel, InputState, Rank, StreamPull};
 use libfuzzer_sys::fuzz_target;
 
 /// What carriers that replace another one begin with.
@@ -29,6 +29,7 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
             stream,
             offset: 0,
             time: 0,
+            input: InputState::UNBUFFERED,
             bytes: bytes.get(..MAX_RECORD).unwrap_or(bytes),
         },
         2 | 12 => Frame::Gap { pull, stream, offset, lost: 3 },

@@ -89,7 +89,7 @@ pub use reader_page::slots::Slots;
 #[cfg(any(loom, feature = "test-utils"))]
 pub use ring::HeapMemory;
 pub use ring::Ring;
-pub use ring::interaction::{Interaction, LastRead};
+pub use ring::interaction::{InputState, Interaction, LastRead};
 pub use ring::marks::Mark;
 pub use stream::notify::notify;
 pub use stream::{Growth, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};

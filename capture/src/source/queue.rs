@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use iof_shm_ring::{Reserve, Stream};
+use iof_shm_ring::{InputState, Reserve, Stream};
 
 /// A count of deliveries that have left the queue, and of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct SourceBytes {
     pub lost: u64,
     /// When the bytes were read from their source, in nanoseconds since 1970; `None` for now.
     pub time: Option<u64>,
+    /// The stdin of their process, if it is not as before.
+    pub input: Option<InputState>,
 }
 
 impl From<Vec<u8>> for SourceBytes {
@@ -50,6 +52,8 @@ struct QueuedDelivery {
     stored: usize,
     /// When the bytes were read from their source, in nanoseconds since 1970.
     time: u64,
+    /// The stdin of their process, unless the stream knows it.
+    input: Option<InputState>,
 }
 
 impl QueuedDelivery {
@@ -76,10 +80,10 @@ pub(crate) struct DeliveryQueue {
 impl DeliveryQueue {
     /// Adds a delivery, with `now` as its time unless it has one. Returns `false`, and drops it, if
     /// the queue is finished.
-    pub(crate) fn push(&mut self, SourceBytes { bytes, lost, time }: SourceBytes, now: u64) -> bool {
+    pub(crate) fn push(&mut self, SourceBytes { bytes, lost, time, input }: SourceBytes, now: u64) -> bool {
         if !self.finished {
             let time = time.unwrap_or(now);
-            self.deliveries.push_back(QueuedDelivery { bytes, lost, stored: 0, time });
+            self.deliveries.push_back(QueuedDelivery { bytes, lost, stored: 0, time, input });
         }
         !self.finished
     }
@@ -105,6 +109,9 @@ impl DeliveryQueue {
         let mut stored_nothing = false;
         while let Some(delivery) = self.deliveries.front_mut() {
             delivery.count_lost(stream);
+            if let Some(input) = delivery.input.take() {
+                stream.copy_input(input, delivery.time);
+            }
             let stored = stream.push(delivery.rest(), delivery.time);
             delivery.stored = delivery.stored.saturating_add(stored);
             if delivery.rest().is_empty() {

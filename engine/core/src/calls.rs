@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, LogReport, Node, Nspace, Proc, Rank, Status, ToTool};
-use iof_shm_ring::{CreateError, Interaction};
+use iof_shm_ring::{CreateError, InputState};
 
 use crate::Core;
 use crate::clients::client::{ClientProcess, Requester};
@@ -68,6 +68,8 @@ pub struct DeliveredBytes<'a> {
     pub offset: Option<u64>,
     /// When they were read from their source, in nanoseconds since 1970.
     pub time: Option<u64>,
+    /// The stdin of the rank when they were read, if nobody has waited for the ends of lines since.
+    pub input: Option<InputState>,
     /// How the stream ends after them, if it does.
     pub end: Option<DeliveredEnd>,
 }
@@ -322,7 +324,7 @@ impl Core {
     /// [`DeliverError`]. `taken` is dropped then.
     pub fn deliver(
         &mut self,
-        DeliveredBytes { from, channel, bytes, offset, time, end }: DeliveredBytes<'_>,
+        DeliveredBytes { from, channel, bytes, offset, time, input, end }: DeliveredBytes<'_>,
         taken: TakenCallback,
     ) -> Result<SourceId, DeliverError> {
         if !self.has_capture {
@@ -349,7 +351,7 @@ impl Core {
         }
         delivery.advance(lost.saturating_add(bytes.len() as u64));
         delivery.complete |= end.is_some();
-        let command = Command::Deliver { source: stream, delivery: SourceBytes { bytes, lost, time } };
+        let command = Command::Deliver { source: stream, delivery: SourceBytes { bytes, lost, time, input } };
         self.effects.commands.push(command);
         self.effects.commands.extend(end.map(|end| match end {
             DeliveredEnd::Complete => Command::Finish(stream),
@@ -399,15 +401,12 @@ impl Core {
             RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
             RemoteRanks::Running => {}
         }
-        // A node sends what it reads of a stream that is pulled, and otherwise waits for the ends of lines.
-        let rank = job.rank(from.rank).filter(|_| job.is_direct());
-        let interaction = rank.map_or(Interaction::Unbuffered, |rank| rank.interaction);
         let new = StreamState::of_job(job, from.clone(), channel, false);
         let config = job.options().config();
         let reserved = self.reserve_readers(&new)?;
         let id = self.streams.next_id();
         self.resources
-            .create_delivered_stream(id, config, &format!("{from} {channel}"), interaction)
+            .create_delivered_stream(id, config, &format!("{from} {channel}"))
             .inspect_err(|_| self.cancel_reservations(&from.nspace, &reserved))?;
         self.open_stream(id, new, offset);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {

@@ -275,10 +275,9 @@ impl Resources for Arc<SharedMemory> {
         source: SourceId,
         config: StreamConfig,
         label: &str,
-        interaction: Interaction,
     ) -> Result<(), CreateError> {
         let mut stream = self.source.delivered_stream(config, label)?;
-        stream.set_interaction(interaction);
+        stream.set_interaction(Interaction::Unbuffered);
         self.objects().streams.insert(source, Box::new(stream));
         Ok(())
     }

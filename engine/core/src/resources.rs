@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use iof_capture::{PushId, SourceId};
 use iof_proto::{Failure, Nspace};
-use iof_shm_ring::{CreateError, Interaction, ReaderId, Slots, StreamConfig};
+use iof_shm_ring::{CreateError, ReaderId, Slots, StreamConfig};
 
 use crate::ids::{PageId, PeerId};
 
@@ -29,7 +29,7 @@ pub trait Resources: Send {
     /// Too little memory or too few files are left.
     fn create_log_stream(&self, source: SourceId, config: StreamConfig, label: &str) -> Result<(), Failure>;
 
-    /// Creates a stream of a remote rank's output, with those who may answer the rank.
+    /// Creates a stream of a remote rank's output.
     ///
     /// # Errors
     /// Too little memory or too few files are left.
@@ -38,7 +38,6 @@ pub trait Resources: Send {
         source: SourceId,
         config: StreamConfig,
         label: &str,
-        interaction: Interaction,
     ) -> Result<(), CreateError>;
 
     /// Returns whether this node has a syslog now.

@@ -7,7 +7,7 @@
 //! | 0 | 1 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 |
 //! | 1 | 1 | channel | channel | channel | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 2 | 1 | bundle | bundle | bundle | bundle | 0 | 0 | 0 | 0 | 0 |
-//! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 3 | 1 | stdin: its [`Interaction`], and 4 if the bytes may be an answer | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 | 0 | 0 |
 //! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 | 0 | attempt |
 //! | 12 | 4 | pull | pull | pull | 0 | 0 | 0 | 0 | 0 | 0 |
@@ -27,7 +27,7 @@
 //! Slurm's `srun` keeps what a task has written until a newline or 1,024 bytes follow; an end of an
 //! edge therefore pads what it writes.
 
-use iof_proto::{Channel, JOB_VERSION, Rank};
+use iof_proto::{Channel, InputState, Interaction, JOB_VERSION, Rank};
 
 use crate::limits::{MAX_CONTROL, MAX_RECORD};
 
@@ -117,6 +117,8 @@ pub enum Frame<'a> {
         offset: u64,
         /// When the bytes were read from the rank, in nanoseconds since 1970; 0 if unknown.
         time: u64,
+        /// The stdin of the rank then. It is unbuffered if the node has waited for the ends of lines.
+        input: InputState,
         /// The bytes, at most [`MAX_RECORD`].
         bytes: &'a [u8],
     },
@@ -205,8 +207,7 @@ pub(crate) struct Header {
     kind: u8,
     channel: u8,
     bundle: u8,
-    /// Always 0.
-    zero: u8,
+    input: u8,
     length: u32,
     rank: u32,
     pull: u32,
@@ -219,7 +220,7 @@ impl Header {
         kind: 0,
         channel: 0,
         bundle: 0,
-        zero: 0,
+        input: 0,
         length: 0,
         rank: 0,
         pull: 0,
@@ -233,26 +234,27 @@ impl Header {
     }
 
     fn encode(self) -> [u8; HEADER] {
-        let Header { kind, channel, bundle, zero, .. } = self;
+        let Header { kind, channel, bundle, input, .. } = self;
         let [l0, l1, l2, l3] = self.length.to_le_bytes();
         let [r0, r1, r2, r3] = self.rank.to_le_bytes();
         let [p0, p1, p2, p3] = self.pull.to_le_bytes();
         let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_le_bytes();
         let [t0, t1, t2, t3, t4, t5, t6, t7] = self.time;
         [
-            kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, o0, o1, o2, o3, o4,
+            kind, channel, bundle, input, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, o0, o1, o2, o3, o4,
             o5, o6, o7, t0, t1, t2, t3, t4, t5, t6, t7,
         ]
     }
 
     pub(crate) fn decode(bytes: &[u8; HEADER]) -> Header {
-        let [kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, rest @ ..] = *bytes;
+        let [kind, channel, bundle, input, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, rest @ ..] =
+            *bytes;
         let [o0, o1, o2, o3, o4, o5, o6, o7, time @ ..] = rest;
         Header {
             kind,
             channel,
             bundle,
-            zero,
+            input,
             length: u32::from_le_bytes([l0, l1, l2, l3]),
             rank: u32::from_le_bytes([r0, r1, r2, r3]),
             pull: u32::from_le_bytes([p0, p1, p2, p3]),
@@ -295,7 +297,9 @@ impl Header {
         let (time, pull) = (u64::from_le_bytes(self.time), self.pull);
         let frame = match self.kind {
             RECORD => {
-                Frame::Record { pull, stream: self.stream()?, offset: self.offset, time, bytes: payload }
+                let (stream, interaction) = (self.stream()?, Interaction::from_bits(self.input.into()));
+                let input = InputState { interaction, is_answer: self.input & IS_ANSWER != 0 };
+                Frame::Record { pull, stream, offset: self.offset, time, input, bytes: payload }
             }
             GAP => Frame::Gap { pull, stream: self.stream()?, offset: self.offset, lost: time },
             END => Frame::End { pull, stream: self.stream()?, produced: self.offset },
@@ -324,15 +328,19 @@ fn output_channel(number: u8) -> Option<Channel> {
     Channel::OUTPUTS.into_iter().find(|channel| *channel as u8 == number)
 }
 
+/// The flag of a record that may be an answer, beside the number of the interaction.
+const IS_ANSWER: u8 = 4;
+
 /// Returns the header of a frame; `None` if its payload is too long.
 fn header_of(frame: &Frame<'_>) -> Option<Header> {
     let length =
         |payload: &[u8], limit: usize| u32::try_from(payload.len()).ok().filter(|_| payload.len() <= limit);
     Some(match *frame {
-        Frame::Record { pull, stream, offset, time, bytes } => Header {
+        Frame::Record { pull, stream, offset, time, input, bytes } => Header {
             length: length(bytes, MAX_RECORD)?,
             offset,
             time: time.to_le_bytes(),
+            input: input.interaction as u8 | if input.is_answer { IS_ANSWER } else { 0 },
             ..Header::of_stream(RECORD, pull, stream)
         },
         Frame::Gap { pull, stream, offset, lost } => {

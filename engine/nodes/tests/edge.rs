@@ -11,7 +11,7 @@ use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, RankTotal,
     StreamKey, ToFrontEnd, window,
 };
-use iof_proto::{Channel, Log, Rank, StreamPull};
+use iof_proto::{Channel, InputState, Log, Rank, StreamPull};
 
 const FIRST: u32 = 8;
 const RANKS: u32 = 3;
@@ -133,7 +133,14 @@ impl World {
             let offset = source.sent;
             source.sent += length as u64;
             let bytes: Vec<u8> = (offset..).take(length).map(|position| byte(stream, position)).collect();
-            self.send(&Frame::Record { pull: 0, stream, offset, time: 1, bytes: &bytes });
+            self.send(&Frame::Record {
+                pull: 0,
+                stream,
+                offset,
+                time: 1,
+                input: InputState::UNBUFFERED,
+                bytes: &bytes,
+            });
         }
     }
 
@@ -344,7 +351,14 @@ fn started_with(window: RangeInclusive<u64>) -> FrontEnd {
 fn an_agent_that_breaks_a_rule_is_refused() {
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
     let other = StreamKey { rank: Rank(FIRST + 1), ..stream };
-    let record = |stream, offset, bytes| Frame::Record { pull: 0, stream, offset, time: 0, bytes };
+    let record = |stream, offset, bytes| Frame::Record {
+        pull: 0,
+        stream,
+        offset,
+        time: 0,
+        input: InputState::UNBUFFERED,
+        bytes,
+    };
     let exit = |rank| ToFrontEnd::Exited { rank, status: None, requested: false };
     let control = |message: ToFrontEnd| message.frame().unwrap()[HEADER..].to_vec();
     let over = control(ToFrontEnd::Over { cut_off: Vec::new() });
@@ -436,7 +450,14 @@ fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused()
         front.begin_pulls(&[pull(1), pull(3)]);
         front
     };
-    let record = |pull, stream, offset| Frame::Record { pull, stream, offset, time: 0, bytes: b"some" };
+    let record = |pull, stream, offset| Frame::Record {
+        pull,
+        stream,
+        offset,
+        time: 0,
+        input: InputState::UNBUFFERED,
+        bytes: b"some",
+    };
     let end = |pull, produced| Frame::End { pull, stream, produced };
     let now = Instant::now();
     for frames in [
@@ -449,7 +470,14 @@ fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused()
         vec![end(1, 0), record(1, stream, 0)],
         vec![record(1, stream, MAX_STREAM)],
         vec![Frame::Gap { pull: 1, stream, offset: 0, lost: MAX_STREAM + 1 }],
-        vec![Frame::Record { pull: 1, stream, offset: 0, time: 0, bytes: b"" }],
+        vec![Frame::Record {
+            pull: 1,
+            stream,
+            offset: 0,
+            time: 0,
+            input: InputState::UNBUFFERED,
+            bytes: b"",
+        }],
     ] {
         let (mut front, mut frames) = (begun(), frames);
         let last = frames.pop().unwrap();
@@ -464,7 +492,14 @@ fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused()
     assert_eq!(open, [(3, 4)]);
     // What was sent before the end of a pull may arrive after it, and takes window.
     front.end_pulls(&[3]);
-    let late = Frame::Record { pull: 3, stream, offset: 4, time: 0, bytes: &[0; MAX_RECORD] };
+    let late = Frame::Record {
+        pull: 3,
+        stream,
+        offset: 4,
+        time: 0,
+        input: InputState::UNBUFFERED,
+        bytes: &[0; MAX_RECORD],
+    };
     let mut received = 0u64;
     while front.receive(&late, now).is_ok() {
         received += 1;
@@ -472,7 +507,19 @@ fn a_stream_that_was_pulled_begins_anywhere_and_goes_on_and_others_are_refused()
     assert!((1..=MAX_WINDOW / MAX_RECORD as u64).contains(&received), "{received}");
     assert!(front.open_pulls().next().is_none());
     // The output of the node is another matter.
-    front.receive(&Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"x" }, now).unwrap();
+    front
+        .receive(
+            &Frame::Record {
+                pull: 0,
+                stream,
+                offset: 0,
+                time: 0,
+                input: InputState::UNBUFFERED,
+                bytes: b"x",
+            },
+            now,
+        )
+        .unwrap();
 }
 
 #[test]
@@ -513,7 +560,19 @@ fn flow(nodes: usize, round_trip: u64, rate: u64, reader: u64) -> (u64, u64) {
         most = most.max((up.len() as u64 + waiting) * cost);
         for _ in up.drain(..up.partition_point(|arrives| *arrives <= now)) {
             let offset = sent * bytes.len() as u64;
-            front.receive(&Frame::Record { pull: 0, stream, offset, time: 0, bytes: &bytes }, time).unwrap();
+            front
+                .receive(
+                    &Frame::Record {
+                        pull: 0,
+                        stream,
+                        offset,
+                        time: 0,
+                        input: InputState::UNBUFFERED,
+                        bytes: &bytes,
+                    },
+                    time,
+                )
+                .unwrap();
             (sent, waiting) = (sent + 1, waiting + 1);
         }
         may_take = (may_take + reader).min(reader.max(waiting * cost));
@@ -556,7 +615,8 @@ fn an_agent_that_does_not_read_its_answers_is_refused() {
     let message = ToFrontEnd::Log { call: 1, log: Log::to(["x"], "") }.frame().unwrap();
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
     let log = Frame::Control(&message[HEADER..]);
-    let record = Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"x" };
+    let record =
+        Frame::Record { pull: 0, stream, offset: 0, time: 0, input: InputState::UNBUFFERED, bytes: b"x" };
     let mut answers = Vec::new();
     for _ in 0..MAX_ANSWERS_OF_NODE {
         front.receive(&log, Instant::now()).unwrap();
@@ -575,7 +635,8 @@ fn an_agent_that_does_not_read_its_answers_is_refused() {
 fn a_node_that_is_cut_off_is_broken_once_and_its_frames_mean_nothing_from_then_on() {
     let mut front = started();
     let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
-    let record = Frame::Record { pull: 0, stream, offset: 0, time: 0, bytes: b"some" };
+    let record =
+        Frame::Record { pull: 0, stream, offset: 0, time: 0, input: InputState::UNBUFFERED, bytes: b"some" };
     front.receive(&record, Instant::now()).unwrap();
     let broken = front.cut().unwrap();
     assert_eq!((broken.streams.len(), broken.streams[0].delivered), (Channel::OUTPUTS.len(), 4));
@@ -593,7 +654,17 @@ fn an_agent_that_ignores_its_window_is_refused() {
     let sent = (0u64..).map_while(|number| {
         let offset = number * MAX_RECORD as u64;
         front
-            .receive(&Frame::Record { pull: 0, stream, offset, time: 0, bytes: &bytes }, Instant::now())
+            .receive(
+                &Frame::Record {
+                    pull: 0,
+                    stream,
+                    offset,
+                    time: 0,
+                    input: InputState::UNBUFFERED,
+                    bytes: &bytes,
+                },
+                Instant::now(),
+            )
             .ok()
             .map(drop)
     });

@@ -11,7 +11,7 @@ use iof_nodes::{
     Bundle, Frame, FrameDecoder, FrameError, HEADER, NodeConfig, RankTotal, Start, StreamKey, ToAgent,
     ToFrontEnd, cut_text, first_header,
 };
-use iof_proto::{Channel, JobSpec, Policy, Rank, Rendezvous};
+use iof_proto::{Channel, InputState, Interaction, JobSpec, Policy, Rank, Rendezvous};
 use proptest::prelude::*;
 
 fn stream() -> impl Strategy<Value = StreamKey> {
@@ -27,6 +27,7 @@ fn frame(payload: &[u8]) -> impl Strategy<Value = Frame<'_>> {
             stream,
             offset,
             time,
+            input: InputState { interaction: Interaction::from_bits(time), is_answer: offset % 2 == 0 },
             bytes: payload
         }),
         numbers().prop_map(|(pull, stream, offset, lost)| Frame::Gap { pull, stream, offset, lost }),
@@ -98,7 +99,14 @@ fn long_frames_that_are_read_in_parts_arrive_unchanged() {
     let record = |number: usize| {
         let stream = StreamKey { rank: Rank(1), channel: Channel::Stdout };
         let bytes = &bytes[..lengths[number % lengths.len()]];
-        Frame::Record { pull: 0, stream, offset: number as u64, time: 5, bytes }
+        Frame::Record {
+            pull: 0,
+            stream,
+            offset: number as u64,
+            time: 5,
+            input: InputState::UNBUFFERED,
+            bytes,
+        }
     };
     let answer = vec![7; MAX_ANSWER];
     let frame = |number| if number % 10 == 9 { Frame::Control(&answer) } else { record(number) };

@@ -53,7 +53,7 @@ pub use directive::Directives;
 pub use elsewhere::{NodeStream, StreamPull};
 pub use failure::Failure;
 pub use info::{Info, InfoValue};
-pub use iof_shm_ring::{Interaction, Policy};
+pub use iof_shm_ring::{InputState, Interaction, Policy};
 pub use job::job_spec::{App, Binding, DEFAULT_KILL_WAIT, JOB_VERSION, JobSpec, KillOnBadExit, Mpi};
 pub use job::nodes::{MpiNodes, Node};
 pub use job::process::{ProcessGroup, Pty, Stdin, WindowSize};

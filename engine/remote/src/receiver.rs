@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam::channel::Sender;
 use iof_engine::{DeliveredEnd, Engine, Node, NodeReport};
-use iof_nodes::{Bundle, Frame, FrontEvent, StreamKey, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{Bundle, Frame, FrontEvent, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::{Failure as LogFailure, Log};
 use iof_tool::DirectItem;
 
@@ -33,11 +33,17 @@ impl Receiver {
     pub fn handle(&self, event: FrontEvent<'_>) -> Result<(), String> {
         match event {
             FrontEvent::Greeted => self.tell(NodeEvent::Greeted),
-            FrontEvent::Output(Frame::Record { pull, stream, offset, time, bytes }) => {
+            FrontEvent::Output(Frame::Record { pull, stream, offset, time, input, bytes }) => {
                 let Some(bundle) = Bundle::of_record(pull, stream.channel) else { return Ok(()) };
                 match &self.output {
                     Some(output) if pull == 0 => output.print(&self.ends, (stream, bundle), (time, bytes)),
-                    _ => self.deliver((pull, bundle), stream, (offset, time), bytes)?,
+                    _ => {
+                        let bytes = bytes.to_vec();
+                        let time = (time != 0).then_some(time);
+                        let piece =
+                            OutputPiece { stream, offset, time, input: Some(input), bytes, end: None };
+                        self.deliver((pull, bundle), piece)?;
+                    }
                 }
             }
             FrontEvent::Output(Frame::Gap { pull, stream, offset, lost }) => match &self.output {
@@ -120,21 +126,9 @@ impl Receiver {
     }
 
     /// Puts bytes into the ring of their stream, and gives credit when they are there.
-    fn deliver(
-        &self,
-        (pull, bundle): (u32, Bundle),
-        stream: StreamKey,
-        (offset, time): (u64, u64),
-        bytes: &[u8],
-    ) -> Result<(), String> {
-        let (ends, length) = (Arc::clone(&self.ends), bytes.len());
-        let taken = move || ends.give_credit(bundle, length);
-        let piece = piece(stream, offset, None);
-        self.pass_on(
-            pull,
-            OutputPiece { bytes: bytes.to_vec(), time: (time != 0).then_some(time), ..piece },
-            taken,
-        )
+    fn deliver(&self, (pull, bundle): (u32, Bundle), piece: OutputPiece) -> Result<(), String> {
+        let (ends, length) = (Arc::clone(&self.ends), piece.bytes.len());
+        self.pass_on(pull, piece, move || ends.give_credit(bundle, length))
     }
 
     /// Passes on a piece of the output of the node, or of this pull.

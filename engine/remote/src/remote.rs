@@ -6,7 +6,7 @@ use iof_engine::{
     DeliveredBytes, DeliveredEnd, Edges, Job, LastStep, Node, NodeId, NodeReport, NodeRequest, Signal,
 };
 use iof_nodes::{BrokenPull, StreamKey, ToAgent};
-use iof_proto::{Nspace, Proc, Rank};
+use iof_proto::{InputState, Nspace, Proc, Rank};
 
 use crate::carrier::lock;
 use crate::cost::AgentCosts;
@@ -31,13 +31,14 @@ pub(crate) struct OutputPiece {
     pub stream: StreamKey,
     pub offset: u64,
     pub time: Option<u64>,
+    pub input: Option<InputState>,
     pub bytes: Vec<u8>,
     pub end: Option<DeliveredEnd>,
 }
 
 /// Returns a piece without bytes.
 pub(crate) fn piece(stream: StreamKey, offset: u64, end: Option<DeliveredEnd>) -> OutputPiece {
-    OutputPiece { stream, offset, time: None, bytes: Vec::new(), end }
+    OutputPiece { stream, offset, time: None, input: None, bytes: Vec::new(), end }
 }
 
 /// Returns the end of a pulled stream whose rest does not arrive.
@@ -80,11 +81,11 @@ impl Remote {
         piece: OutputPiece,
         taken: impl FnOnce() + Send + 'static,
     ) -> Result<(), String> {
-        let OutputPiece { stream: StreamKey { rank, channel }, offset, time, bytes, end } = piece;
+        let OutputPiece { stream: StreamKey { rank, channel }, offset, time, input, bytes, end } = piece;
         let from = Proc { nspace: self.nspace.clone(), rank };
         // Output follows the start.
         let Some(job) = self.job.get() else { return Ok(()) };
-        let bytes = DeliveredBytes { from: &from, channel, bytes, offset: Some(offset), time, end };
+        let bytes = DeliveredBytes { from: &from, channel, bytes, offset: Some(offset), time, input, end };
         let delivered = job.deliver_pulled(pull, bytes, taken);
         delivered.map_err(|error| format!("{channel} of rank {rank}: {error}"))
     }

@@ -16,8 +16,8 @@ use iof_engine::{
 use iof_proto::directive::key::IOF_PARTIAL;
 use iof_proto::query::key;
 use iof_proto::{
-    Channel, Channels, Failure, Interaction, NodeStream, PartialCause, PartialDelivery, Position, Proc,
-    ProcInfo, ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
+    Channel, Channels, Failure, InputState, Interaction, NodeStream, PartialCause, PartialDelivery, Position,
+    Proc, ProcInfo, ProcState, PushReport, Rank, Status, StreamPull, UntakenStdin, Value,
 };
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
@@ -64,6 +64,8 @@ pub struct Fixture {
     pub engine: Engine,
     pub job: Job,
     pub requests: Receiver<(NodeId, Request)>,
+    /// The stdin of the rank whose bytes are delivered.
+    input: Option<InputState>,
 }
 
 pub fn job_spec() -> JobSpec {
@@ -84,7 +86,7 @@ fn begin_in(engine: Engine, spec: &JobSpec, is_direct: bool) -> Fixture {
     let (sender, requests) = channel();
     let recorder = Arc::new(Recorder(Mutex::new(sender)));
     let job = engine.begin_on_nodes(spec, &nodes(), recorder, is_direct).unwrap();
-    Fixture { engine, job, requests }
+    Fixture { engine, job, requests, input: None }
 }
 
 fn nodes() -> [Node; 2] {
@@ -453,11 +455,7 @@ fn the_name_of_a_job_is_free_again_if_its_ranks_are_not_all_started() {
 
 /// Begins and starts such a job whose output passes to the printers of the embedder.
 fn start_direct() -> Fixture {
-    direct(&job_spec())
-}
-
-fn direct(spec: &JobSpec) -> Fixture {
-    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), spec, true).started()
+    begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), &job_spec(), true).started()
 }
 
 impl Fixture {
@@ -466,7 +464,8 @@ impl Fixture {
         let (done, taken) = channel();
         let from = Proc::new(nspace(), Rank(2));
         let (channel, bytes, offset) = (Channel::Stdout, bytes.into(), Some(offset));
-        let bytes = DeliveredBytes { from: &from, channel, bytes, offset, time: None, end };
+        let bytes =
+            DeliveredBytes { from: &from, channel, bytes, offset, time: None, input: self.input, end };
         self.job.deliver_pulled(number, bytes, move || done.send(()).unwrap()).unwrap();
         taken
     }
@@ -601,23 +600,27 @@ fn streams_without_rings_have_the_figures_that_their_nodes_report_and_their_ends
 }
 
 #[test]
-fn readers_of_a_pulled_stream_know_who_may_answer_its_rank_and_the_size_of_the_last_read() {
-    for (stdin, interaction) in [(Stdin::Null, Interaction::None), (Stdin::Pipe, Interaction::Piped)] {
-        let fixture = direct(&with_stdins([Stdin::Null, Stdin::Null, stdin, Stdin::Null]));
-        let mut tool = fixture.puller();
-        fixture.pull(1);
-        fixture.deliver(1, 0, &"x".repeat(4096), None).recv_timeout(TIMEOUT).unwrap();
+fn readers_of_a_pulled_stream_know_the_stdin_of_its_rank_and_the_size_of_the_last_read() {
+    let mut fixture = start_direct();
+    let mut tool = fixture.puller();
+    fixture.pull(1);
+    let states = [(Interaction::Piped, false), (Interaction::Piped, true), (Interaction::None, false)];
+    for (offset, (interaction, is_answer)) in (0..).step_by(4096).zip(states) {
+        fixture.input = Some(InputState { interaction, is_answer });
+        fixture.deliver(1, offset, &"x".repeat(4096), None).recv_timeout(TIMEOUT).unwrap();
         match tool.recv_timeout(TIMEOUT).unwrap() {
             Some(Delivery::Bytes(bytes)) => {
                 let last = bytes.last_read().unwrap();
-                assert_eq!((last.len, last.interaction), (4096, interaction));
+                assert_eq!((last.interaction, last.is_answer), (interaction, is_answer));
+                // Reads at almost the same time are one.
+                assert!(last.len % 4096 == 0 && last.len > 0, "{}", last.len);
             }
             delivery => panic!("{delivery:?}"),
         }
-        fixture.deliver(1, 4096, "", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
-        (0..4).for_each(|rank| fixture.exit(rank, 0, false));
-        fixture.end(&[A, B]);
     }
+    fixture.deliver(1, 3 * 4096, "", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
+    (0..4).for_each(|rank| fixture.exit(rank, 0, false));
+    fixture.end(&[A, B]);
 }
 
 #[test]

@@ -20,6 +20,32 @@ pub enum Interaction {
     Unbuffered,
 }
 
+/// The stdin of the process that writes a stream, as the readers of a copy of the stream must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputState {
+    /// The way in which the process may be answered.
+    pub interaction: Interaction,
+    /// [`LastRead::is_answer`].
+    pub is_answer: bool,
+}
+
+impl Interaction {
+    /// Returns the interaction with this number, of which only the lowest two bits count.
+    pub fn from_bits(bits: u64) -> Interaction {
+        match bits & ((1 << KIND_BITS) - 1) {
+            0 => Interaction::None,
+            1 => Interaction::Piped,
+            2 => Interaction::Typed,
+            _ => Interaction::Unbuffered,
+        }
+    }
+}
+
+impl InputState {
+    /// The state if nobody holds output back, see [`Interaction::Unbuffered`].
+    pub const UNBUFFERED: InputState = InputState { interaction: Interaction::Unbuffered, is_answer: false };
+}
+
 /// The newest read of a stream from its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastRead {
@@ -53,18 +79,9 @@ pub(crate) fn word(interaction: Interaction, given: Option<u64>) -> u64 {
 
 /// Returns the shared word after the process was given stdin.
 pub(crate) fn given(word: u64, position: u64) -> u64 {
-    match interaction(word) {
+    match Interaction::from_bits(word) {
         Interaction::None => word,
         interaction => self::word(interaction, Some(position)),
-    }
-}
-
-fn interaction(word: u64) -> Interaction {
-    match word & ((1 << KIND_BITS) - 1) {
-        0 => Interaction::None,
-        1 => Interaction::Piped,
-        2 => Interaction::Typed,
-        _ => Interaction::Unbuffered,
     }
 }
 
@@ -88,5 +105,9 @@ pub(crate) fn last_read(ring: &Ring) -> Option<LastRead> {
     let is_answer = (word >> KIND_BITS).checked_sub(1).is_some_and(|given| {
         tail.saturating_sub(given) < ANSWER_BYTES || newest.time.saturating_sub(given_time) < ANSWER_TIME
     });
-    Some(LastRead { len: tail.saturating_sub(first.offset), interaction: interaction(word), is_answer })
+    Some(LastRead {
+        len: tail.saturating_sub(first.offset),
+        interaction: Interaction::from_bits(word),
+        is_answer,
+    })
 }

@@ -1,7 +1,7 @@
 //! The stdin of the process that writes a stream, as far as the stream's readers must know it.
 
 use super::Stream;
-use crate::ring::interaction::{self, Interaction};
+use crate::ring::interaction::{self, InputState, Interaction};
 use crate::sync::Ordering::Relaxed;
 
 impl Stream {
@@ -22,6 +22,14 @@ impl Stream {
     /// Notes that the stdin of the process has ended.
     pub fn end_input(&mut self) {
         self.set_interaction(Interaction::None);
+    }
+
+    /// Notes what the reader of another ring knew of the stdin when it had read the bytes that are copied
+    /// from there next, at `time`.
+    pub fn copy_input(&mut self, InputState { interaction, is_answer }: InputState, time: u64) {
+        self.given_time = time;
+        self.interaction = interaction::word(interaction, is_answer.then(|| self.writer.tail()));
+        self.publish_interaction();
     }
 
     pub(super) fn publish_interaction(&self) {

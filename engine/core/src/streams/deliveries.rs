@@ -23,7 +23,7 @@ impl Core {
             let _ = delivery.queue(0, true, Box::new(|| {}));
         }
         // What precedes it is a gap for readers that begin with the oldest byte.
-        let skipped = SourceBytes { bytes: Vec::new(), lost: offset, time: None };
+        let skipped = SourceBytes { bytes: Vec::new(), lost: offset, ..SourceBytes::default() };
         self.effects.commands.extend([
             Command::Open { source, stream: (), first: None },
             Command::Deliver { source, delivery: skipped },

@@ -106,6 +106,7 @@ impl Core {
             bytes: Vec::new(),
             offset: Some(offset),
             time: None,
+            input: None,
             end: Some(end),
         };
         // Fails only if the engine ends.

@@ -18,7 +18,7 @@ use iof_output::{
     Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER,
     LineHolder, Rest,
 };
-use iof_proto::{Channels, Missed, Proc, Rank};
+use iof_proto::{Channels, InputState, Missed, Proc, Rank};
 use iof_tool::{BatchReader, Behind, Bytes, FeedId, Origin, Peeked, PollReady, Pull, Tool};
 
 use super::NAME;
@@ -378,6 +378,7 @@ fn add_record<'a>(
 ) {
     let found = found.map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
     let (offset, time, bytes) = found.unwrap_or_default();
+    let input = InputState::UNBUFFERED;
     let bytes = bytes.get(..count).unwrap_or_default();
     if count > 0 || lines.held(id) > 0 {
         lines.open.remove(&id);
@@ -386,12 +387,12 @@ fn add_record<'a>(
     match lines.parts.get_mut(&id).filter(|part| !part.bytes().is_empty()) {
         Some(part) => part.flush(|held, offset, time| {
             let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
-            let record = Frame::Record { pull: 0, stream, offset, time, bytes: &whole };
+            let record = Frame::Record { pull: 0, stream, offset, time, input, bytes: &whole };
             batch.make(|buffer| record.append_to(buffer));
         }),
         None if bytes.is_empty() => {}
         None => {
-            let record = Frame::Record { pull: 0, stream, offset, time, bytes };
+            let record = Frame::Record { pull: 0, stream, offset, time, input, bytes };
             batch.copy(&record.header().unwrap_or_default());
             batch.add(bytes);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Bundle, Frame, StreamKey, ToFrontEnd};
-use iof_proto::{Channels, Nspace, Proc, StreamPull};
+use iof_proto::{Channels, InputState, Nspace, Proc, StreamPull};
 use iof_tool::{Counts, Delivery, Gap, Pull, Reply, Tool, poll_timeout};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -123,14 +123,14 @@ impl Pulls {
 
     /// Sends a frame, or the records that `bytes` with these read times need from its position on.
     fn send(&self, frame: &Frame<'_>, bytes: &[u8], times: &[(u64, u64)]) {
-        let Frame::Record { pull, stream, offset, .. } = *frame else {
+        let Frame::Record { pull, stream, offset, input, .. } = *frame else {
             return self.uplink.write(&[IoSlice::new(&frame.header().unwrap_or_default())]);
         };
         for (offset, time, bytes) in records(offset, times, bytes) {
             if self.uplink.take_window(Bundle::Pulls, bytes.len(), true).is_none() {
                 return;
             }
-            let record = Frame::Record { pull, stream, offset, time, bytes };
+            let record = Frame::Record { pull, stream, offset, time, input, bytes };
             let header = record.header().unwrap_or_default();
             self.uplink.write(&[IoSlice::new(&header), IoSlice::new(bytes)]);
         }
@@ -190,7 +190,9 @@ impl State {
                         sent.offset = offset.saturating_add(bytes.len() as u64);
                         let mut times = Vec::new();
                         bytes.times(&mut times);
-                        let frame = Frame::Record { pull, stream, offset, time: 0, bytes: &[] };
+                        let last = bytes.last_read().unwrap_or_default();
+                        let input = InputState { interaction: last.interaction, is_answer: last.is_answer };
+                        let frame = Frame::Record { pull, stream, offset, time: 0, input, bytes: &[] };
                         Step::Send(frame, bytes.to_vec(), times)
                     }
                     Delivery::Gap { gap: Gap { offset, lost }, .. } => {

@@ -360,5 +360,5 @@ fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptErro
     let closed = StdinAccess::None(StdinUnavailable::NotOpen);
     let access = if stdin.is_some() { StdinAccess::All } else { closed };
     let running_rank = RunningRank { rank, child, stdin, access, pipes, pty: None };
-    Ok((Launching { executable, pid, stdin: access, ..Launching::default() }, running_rank))
+    Ok((Launching { executable, pid, stdin: access }, running_rank))
 }

@@ -22,7 +22,7 @@ fn delivered<'a>(
     bytes: Vec<u8>,
     infos: &[Info],
 ) -> Result<DeliveredBytes<'a>, Failure> {
-    let mut all = DeliveredBytes { from, channel, bytes, offset: None, time: None, end: None };
+    let mut all = DeliveredBytes { from, channel, bytes, offset: None, time: None, input: None, end: None };
     let mut complete = None;
     attribute::read(infos, Place::Deliver, &BTreeSet::new(), |given| {
         match given.key() {

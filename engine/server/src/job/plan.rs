@@ -26,8 +26,7 @@ impl PlannedRank<'_> {
     /// Returns what is known of the rank while it is being started.
     pub(crate) fn launching(&self, spec: &JobSpec) -> Launching {
         let executable = self.app.program.to_string_lossy().into_owned();
-        let interaction = spec.interaction(self.rank, own_interaction);
-        Launching { executable, pid: 0, stdin: self.stdin_access(spec), interaction }
+        Launching { executable, pid: 0, stdin: self.stdin_access(spec) }
     }
 
     /// Returns the tools that can push to the stdin of the rank.

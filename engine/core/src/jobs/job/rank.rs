@@ -4,7 +4,7 @@ use std::mem;
 use std::time::Instant;
 
 use iof_capture::{ProcessId, Signal, SourceId, TargetId};
-use iof_proto::{Channel, Channels, Interaction, StdinUnavailable};
+use iof_proto::{Channel, Channels, StdinUnavailable};
 
 use crate::jobs::exit::{Exit, SentSignals};
 use crate::jobs::nodes::NodeId;
@@ -27,8 +27,6 @@ pub struct RankState {
     pub pid: u32,
     signals: SignalReach,
     stdin: StdinAccess,
-    /// Who may answer it.
-    pub interaction: Interaction,
     exit: Option<Exit>,
     /// The signals that were sent to the rank.
     sent: SentSignals,
@@ -74,15 +72,13 @@ pub struct Launching {
     pub pid: u32,
     /// The tools that can push to its stdin.
     pub stdin: StdinAccess,
-    /// Who may answer it.
-    pub interaction: Interaction,
 }
 
 impl RankState {
     /// Returns a running rank.
     pub(crate) fn new(
         place: Place,
-        Launching { executable, pid, stdin, interaction }: Launching,
+        Launching { executable, pid, stdin }: Launching,
         signals: SignalReach,
     ) -> RankState {
         RankState {
@@ -91,7 +87,6 @@ impl RankState {
             pid,
             signals,
             stdin,
-            interaction,
             exit: None,
             sent: SentSignals::default(),
             exit_requested: false,

@@ -436,7 +436,8 @@ fn a_delivery_to_a_new_stream_is_refused_if_an_own_gating_reader_would_miss_it()
     let mut deliver = |rank| {
         let from = Proc::new(rig.nspace.clone(), Rank(rank));
         let (channel, bytes) = (Channel::Stdout, b"bytes".to_vec());
-        let delivered = DeliveredBytes { from: &from, channel, bytes, offset: None, time: None, end: None };
+        let delivered =
+            DeliveredBytes { from: &from, channel, bytes, offset: None, time: None, input: None, end: None };
         rig.state.deliver(delivered, Box::new(|| {})).map(drop)
     };
     assert!(deliver(0).is_ok());
@@ -482,7 +483,8 @@ fn a_stream_that_is_not_created_leaves_the_slots_that_are_reserved_for_ranks() {
         assert_eq!(refused.unwrap().unwrap_err().status, Status::ERR_OUT_OF_RESOURCE);
         let from = Proc::new(rig.nspace.clone(), Rank(1));
         let (channel, bytes) = (Channel::Stdout, b"bytes".to_vec());
-        let delivered = DeliveredBytes { from: &from, channel, bytes, offset: None, time: None, end: None };
+        let delivered =
+            DeliveredBytes { from: &from, channel, bytes, offset: None, time: None, input: None, end: None };
         let refused = rig.state.deliver(delivered, Box::new(|| {}));
         assert!(matches!(refused, Err(DeliverError::Ring(_))), "{refused:?}");
         assert_eq!(tools.map(|tool| rig.free_slots(tool)), free);

@@ -8,7 +8,7 @@ use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, Frame, FrameDecoder, HEADER, LinkAddress, RankTotal, StreamKey, ToAgent,
     ToFrontEnd,
 };
-use iof_proto::{Channel, Failure, PartialCause, Rank, Status, StreamPull, UntakenStdin};
+use iof_proto::{Channel, Failure, InputState, PartialCause, Rank, Status, StreamPull, UntakenStdin};
 use libc::{SIGKILL, SIGTERM};
 
 use super::NodeSet;
@@ -360,8 +360,15 @@ impl Agent {
                 let length = source.waiting().min(MAX_RECORD);
                 if self.agent.take_window(Bundle::of(stream.channel).unwrap(), length) {
                     let bytes = bytes(stream, source.sent, length);
-                    Frame::Record { pull: 0, stream, offset: source.sent, time: source.since, bytes: &bytes }
-                        .append_to(&mut batch);
+                    Frame::Record {
+                        pull: 0,
+                        stream,
+                        offset: source.sent,
+                        time: source.since,
+                        input: InputState::UNBUFFERED,
+                        bytes: &bytes,
+                    }
+                    .append_to(&mut batch);
                     source.sent += length as u64;
                 }
                 if source.sent == source.limit && !source.is_ended && !source.is_held {
@@ -396,7 +403,8 @@ impl Agent {
             if batch.len() < MAX_RECORD && self.agent.take_window(Bundle::Pulls, length) {
                 let bytes = bytes(stream, pulled.position, length);
                 let offset = pulled.position;
-                Frame::Record { pull, stream, offset, time: 0, bytes: &bytes }.append_to(&mut batch);
+                Frame::Record { pull, stream, offset, time: 0, input: InputState::UNBUFFERED, bytes: &bytes }
+                    .append_to(&mut batch);
                 pulled.position += length as u64;
             }
             if pulled.cached.take_if(|end| *end <= pulled.position).is_some() {

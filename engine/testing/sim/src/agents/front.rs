@@ -253,7 +253,14 @@ impl Front {
         match event {
             FrontEvent::None => {}
             FrontEvent::Greeted => self.prepare(node),
-            FrontEvent::Output(Frame::Record { pull: 0, stream, offset: position, time, bytes: record }) => {
+            FrontEvent::Output(Frame::Record {
+                pull: 0,
+                stream,
+                offset: position,
+                time,
+                bytes: record,
+                ..
+            }) => {
                 let arrived = self.arrived.entry(stream).or_default();
                 let offset = arrived.delivered + arrived.lost;
                 assert_eq!(position, offset);

@@ -229,7 +229,7 @@ impl SimulatedEngine {
             OutputEnd::Complete => Some(DeliveredEnd::Complete),
             OutputEnd::Broken(missing) => Some(DeliveredEnd::Broken(missing)),
         };
-        let bytes = DeliveredBytes { from, channel, bytes, offset, time: None, end };
+        let bytes = DeliveredBytes { from, channel, bytes, offset, time: None, input: None, end };
         self.core.deliver(bytes, self.callback(number))
     }
 

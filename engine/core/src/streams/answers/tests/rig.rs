@@ -1,7 +1,7 @@
 //! A core with one job, and a capture thread whose answers are held back.
 
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{Inlet, Interaction, Policy, Stream, StreamConfig};
+use iof_shm_ring::{Inlet, Policy, Stream, StreamConfig};
 
 use super::*;
 use crate::logs::routes::LogConfig;
@@ -170,7 +170,7 @@ impl Rig {
         let options = self.state.jobs.get(&self.nspace).unwrap().options();
         let name = StreamName { source, channel: Channel::Stdout, logged: false, run: 1 };
         let id = self.state.streams.next_id();
-        self.memory.create_delivered_stream(id, options.config(), "test", Interaction::Unbuffered).unwrap();
+        self.memory.create_delivered_stream(id, options.config(), "test").unwrap();
         self.state.open_stream(id, StreamState::new(name, options, None), 0);
         let job = self.state.jobs.get_mut(&self.nspace).unwrap();
         job.add_delivered(Rank(self.ranks - 1), Channel::Stdout, id);
