@@ -226,6 +226,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a registration that ended with a job whose start had failed still missed streams of its ranks",
     ),
+    (
+        Subject::Streams,
+        56,
+        2000,
+        "a registration that was ended twice ended where it was when the first end came",
+    ),
 ];
 
 #[test]

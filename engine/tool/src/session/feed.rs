@@ -259,20 +259,24 @@ impl Feed {
         if let Input::Ring(reader) = &mut self.input {
             reader.group(None);
         }
-        if !matches!(self.flush, Flush::UpTo(_)) {
-            self.flush = read!(&self.input, reader => reader.newest()).map_or(Flush::Generation, Flush::UpTo);
-        }
+        self.flush = read!(&self.input, reader => reader.newest()).map_or(Flush::Generation, Flush::UpTo);
+    }
+
+    /// Returns the position at which the feed ends, if that is known.
+    fn end(&self) -> Option<u64> {
+        let flushed = if let Flush::UpTo(end) = self.flush { Some(end) } else { None };
+        flushed.into_iter().chain(self.range.end).min()
     }
 
     fn is_flushed(&self) -> bool {
-        matches!(self.flush, Flush::UpTo(end) if self.position() >= end)
+        self.end().is_some_and(|end| self.position() >= end)
     }
 
     /// Returns the bytes that [`Feed::next`] found, contiguous and in place. They stay valid while
     /// they are borrowed, whatever the engine does.
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = read!(&self.input, reader => reader.bytes());
-        let Flush::UpTo(end) = self.flush else { return bytes };
+        let Some(end) = self.end() else { return bytes };
         let limit = usize::try_from(end.saturating_sub(self.position())).unwrap_or(usize::MAX);
         bytes.get(..limit).unwrap_or(bytes)
     }
@@ -347,8 +351,8 @@ impl Feed {
     /// Returns what follows [`Feed::bytes`].
     pub(crate) fn behind(&self) -> Behind {
         let position = self.position().saturating_add(self.bytes().len() as u64);
-        match self.flush {
-            Flush::UpTo(end) if position >= end => Behind::Nothing,
+        match self.end() {
+            Some(end) if position >= end => Behind::Nothing,
             _ => read!(&self.input, reader => reader.behind()),
         }
     }

@@ -3,7 +3,7 @@
 use iof_proto::Position;
 use iof_shm_ring::{CachedLines, Reader};
 
-use super::{Feed, Flush, Input, State};
+use super::{Feed, Input, State};
 
 /// The limits of what a feed delivers that were not found in its ring yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(super) struct Range {
     since: Option<u64>,
     /// The time of the first read that is not delivered.
     until: Option<u64>,
+    /// The position of that read.
+    pub(super) end: Option<u64>,
     /// The position up to which bytes were cached, until they are consumed.
     mark: Option<u64>,
 }
@@ -84,11 +86,7 @@ impl Feed {
         let Input::Ring(reader) = &mut self.input else { return };
         self.range.since.take_if(|since| reader.begin_since(*since));
         if let Some(end) = self.range.until.and_then(|until| reader.end_before(until)) {
-            self.range.until = None;
-            self.flush = match self.flush {
-                Flush::UpTo(earlier) if earlier < end => self.flush,
-                _ => Flush::UpTo(end),
-            };
+            (self.range.until, self.range.end) = (None, Some(end));
         }
     }
 }
