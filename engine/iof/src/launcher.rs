@@ -9,7 +9,7 @@ use iof_engine::{
 };
 use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{AttachError, Pull, RequestError};
+use iof_tool::{AttachError, Line, Lines, Pull, RequestError, Tool};
 
 use crate::closed::standard_outputs;
 
@@ -184,9 +184,48 @@ impl Launcher {
         Ok(status)
     }
 
-    fn print(&self, engine: &Engine, channels: Channels, output: Output) -> Result<Printer, RunError> {
+    /// Runs the job as [`Launcher::run`] does, but passes each line of its output to `call`, in place of
+    /// writing it. The call is made on this thread. While it runs, ranks wait as soon as their caches are
+    /// full. Lines have their rank, channel and time; a line longer than
+    /// [`LONGEST_LINE`](iof_tool::LONGEST_LINE) arrives in parts.
+    ///
+    /// # Errors
+    /// Those of [`Launcher::run`], except for the output.
+    ///
+    /// ```
+    /// use iof::prelude::*;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let ranks = App::new("sh", ["-c", "echo hello from $IOF_RANK"]).ranks(2);
+    /// let mut texts = Vec::new();
+    /// let status = Launcher::new("demo".parse()?).app(ranks).on_line(|line| {
+    ///     texts.push(format!("{}: {}", line.source.rank, String::from_utf8_lossy(&line.bytes)));
+    /// })?;
+    /// texts.sort();
+    /// assert_eq!(texts, ["0: hello from 0", "1: hello from 1"]);
+    /// assert_eq!(status.code(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_line(self, mut call: impl FnMut(Line)) -> Result<JobStatus, RunError> {
+        let engine = Engine::start(self.config.clone())?;
+        let lines = Lines::new(self.reader(&engine, Channels::OUTPUTS)?);
+        let job = engine.spawn(&self.spec)?;
+        for item in lines {
+            item.map_err(RequestError::Lost)?.line().map(&mut call);
+        }
+        Ok(job.wait())
+    }
+
+    /// Attaches a reader that loses nothing.
+    fn reader(&self, engine: &Engine, channels: Channels) -> Result<Tool, RunError> {
         let mut tool = engine.attach("launcher", Grant::Block)?;
         tool.pull(&Pull::new(vec![Proc::all(self.spec.nspace.clone())], channels))?;
+        Ok(tool)
+    }
+
+    fn print(&self, engine: &Engine, channels: Channels, output: Output) -> Result<Printer, RunError> {
+        let tool = self.reader(engine, channels)?;
         Ok(Printer::start(tool, output, self.options.clone(), |_, _, _| {})?)
     }
 }

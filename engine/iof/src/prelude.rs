@@ -9,7 +9,7 @@ pub use iof_output::{Options, Output, Printer};
 pub use iof_proto::rendezvous::{Search, Target};
 pub use iof_proto::{Channel, Channels, Failure, Nspace, Proc, Rank, Status};
 #[cfg(feature = "tool")]
-pub use iof_tool::{Delivery, Pull, Push, Tool};
+pub use iof_tool::{Delivery, LineItem, Lines, Pull, Push, Tool};
 
 #[cfg(all(feature = "engine", feature = "output"))]
 pub use crate::{Launcher, RunError};

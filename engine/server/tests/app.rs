@@ -128,7 +128,7 @@ fn the_name_of_a_job_that_failed_to_start_is_free_and_its_registrations_await_th
         assert!(matches!(refused(&engine, &failing), LaunchError::Spawn { rank: Rank(20), .. }));
     }
     let job = engine.spawn(&spec([shell("echo second")])).unwrap();
-    let texts: Vec<Vec<u8>> = Lines::new(tool).map(|line| line.unwrap().bytes).collect();
+    let texts: Vec<Vec<u8>> = Lines::new(tool).filter_map(|item| Some(item.unwrap().line()?.bytes)).collect();
     assert_eq!(texts.last().unwrap(), b"second");
     assert_eq!(texts.iter().filter(|text| *text == b"second").count(), 1);
     assert_eq!(job.wait().code(), 0);
@@ -143,8 +143,7 @@ fn the_stderr_of_an_app_that_is_merged_at_its_source_arrives_on_stdout_in_order(
     tool.pull(&Pull::new(vec![Proc::all(spec.nspace.clone())], Channels::ALL)).unwrap();
     let job = engine.spawn(&spec).unwrap();
     let mut texts = BTreeMap::<(Rank, Channel), String>::new();
-    for line in Lines::new(tool) {
-        let line = line.unwrap();
+    for line in Lines::new(tool).filter_map(|item| item.unwrap().line()) {
         let text = texts.entry((line.source.rank, line.channel)).or_default();
         text.push_str(std::str::from_utf8(&line.bytes).unwrap());
         text.push('\n');

@@ -120,6 +120,8 @@
 //! until its descriptor is readable.
 
 mod adaptive_polling;
+#[cfg(feature = "tokio")]
+mod async_tool;
 mod batch_reader;
 mod direct;
 mod error;
@@ -127,6 +129,7 @@ mod lines;
 mod link;
 mod local_rings;
 mod own_proc;
+mod owned;
 mod pull;
 mod push;
 mod pusher;
@@ -136,14 +139,17 @@ pub mod test_utils;
 mod tool;
 mod wakeup;
 
+#[cfg(feature = "tokio")]
+pub use async_tool::AsyncTool;
 pub use batch_reader::{BatchReader, PollReady};
 pub use direct::{DirectBytes, DirectInput, DirectItem};
 pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
 pub use iof_proto::limits::HANDSHAKE_LIMIT;
 pub use iof_shm_ring::{Behind, Gap, Interaction, LastRead, Stepper};
-pub use lines::{LONGEST_LINE, Line, Lines};
+pub use lines::{LONGEST_LINE, Line, LineItem, Lines};
 pub use local_rings::LocalRings;
 pub use own_proc::own_proc;
+pub use owned::{OwnedDelivery, OwnedOrigin};
 pub use pull::Pull;
 pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::{DetachedPusher, Pusher};

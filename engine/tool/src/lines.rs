@@ -1,10 +1,13 @@
 //! The output of ranks as lines, for tools that work with text.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc};
 
 use crate::error::LostError;
+use crate::owned::OwnedDelivery;
 use crate::session::delivery::{Delivery, Origin};
 use crate::tool::Tool;
 
@@ -26,20 +29,44 @@ pub struct Line {
     /// The number of bytes lost immediately before these bytes. After a loss at the end of a
     /// stream, `bytes` is empty.
     pub lost: u64,
+    /// When the first of the bytes was read from its source, in nanoseconds since 1970, or `None` if
+    /// unknown.
+    pub time: Option<u64>,
+}
+
+/// An item of [`Lines`].
+#[derive(Clone, Debug)]
+pub enum LineItem {
+    /// A line of a rank, or a part of one.
+    Line(Line),
+    /// What is neither bytes nor a gap, such as the end of a rank's stream with its counts, the end of a
+    /// job with its exit code, or streams that were missed. It follows the lines before it.
+    Other(OwnedDelivery),
+}
+
+impl LineItem {
+    /// Returns the line, if it is one.
+    pub fn line(self) -> Option<Line> {
+        match self {
+            LineItem::Line(line) => Some(line),
+            LineItem::Other(_) => None,
+        }
+    }
 }
 
 /// An iterator over the lines of all streams that a tool has registered for, including streams of
-/// logged messages.
+/// logged messages, and over the ends of these streams and of jobs.
 ///
-/// [`Iterator::next`] blocks until there is another line, and returns `None` when nothing more will
+/// [`Iterator::next`] blocks until there is another item, and returns `None` when nothing more will
 /// be delivered. Lines of one stream keep their order. A line longer than [`LONGEST_LINE`] is
-/// returned in parts. Each line is copied; [`Tool::recv`] lends bytes without a copy. The ends of
-/// jobs and of streams are not reported.
+/// returned in parts. Each line is copied; [`Tool::recv`] lends bytes without a copy. In an event loop,
+/// wait for the [descriptor](AsFd) for [`Lines::timeout`] at most, then call [`Lines::try_next`] until it
+/// returns `None`.
 ///
 /// ```
 /// # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 /// use iof_proto::{Channels, Proc};
-/// use iof_tool::{Lines, Pull};
+/// use iof_tool::{LineItem, Lines, OwnedDelivery, Pull};
 ///
 /// # let engine = Engine::start(Config::new(Rendezvous::None))?;
 /// # let mut tool = engine.attach("example", Grant::Never)?;
@@ -47,8 +74,12 @@ pub struct Line {
 /// # let app = App::new("sh", ["-c", "echo one; printf two"]);
 /// # engine.spawn(&JobSpec::new("job1".parse()?, vec![app]))?;
 /// let mut texts = Vec::new();
-/// for line in Lines::new(tool) {
-///     texts.push(String::from_utf8(line?.bytes)?);
+/// for item in Lines::new(tool) {
+///     match item? {
+///         LineItem::Line(line) => texts.push(String::from_utf8(line.bytes)?),
+///         LineItem::Other(OwnedDelivery::JobEnded { exit_code, .. }) => assert_eq!(exit_code, Some(0)),
+///         LineItem::Other(_) => {}
+///     }
 /// }
 /// assert_eq!(texts, ["one", "two"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -57,7 +88,9 @@ pub struct Line {
 pub struct Lines {
     tool: Tool,
     streams: BTreeMap<StreamKey, Partial>,
-    ready: VecDeque<Line>,
+    ready: VecDeque<LineItem>,
+    /// The offsets and times of the bytes that are divided.
+    times: Vec<(u64, u64)>,
 }
 
 /// A stream of a registration: handler, process, channel, and whether it was logged.
@@ -69,6 +102,8 @@ struct Partial {
     bytes: Vec<u8>,
     /// Bytes lost before it.
     lost: u64,
+    /// When its first byte was read.
+    time: Option<u64>,
 }
 
 impl Lines {
@@ -76,64 +111,122 @@ impl Lines {
     /// callback ([`Tool::pull_with`]) are not included; their callbacks are called by
     /// [`Iterator::next`].
     pub fn new(tool: Tool) -> Lines {
-        Lines { tool, streams: BTreeMap::new(), ready: VecDeque::new() }
+        Lines { tool, streams: BTreeMap::new(), ready: VecDeque::new(), times: Vec::new() }
+    }
+
+    /// Returns the next item if there is one now. Does not block. `None` also means that nothing more
+    /// will be delivered; [`Lines::is_done`] tells the two cases apart.
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn try_next(&mut self) -> Result<Option<LineItem>, LostError> {
+        self.next_within(|_| Some(Duration::ZERO))
+    }
+
+    /// Returns the next item. Blocks until there is one, until `deadline` at most. `None` also means that
+    /// nothing more will be delivered; [`Lines::is_done`] tells the two cases apart.
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn next_until(&mut self, deadline: Instant) -> Result<Option<LineItem>, LostError> {
+        self.next_within(|now| Some(deadline.saturating_duration_since(now)))
+    }
+
+    /// Returns whether nothing more will be delivered.
+    pub fn is_done(&self) -> bool {
+        self.ready.is_empty() && self.tool.is_done()
+    }
+
+    /// Returns the longest time for which an event loop may wait for the descriptor, see
+    /// [`Tool::timeout`].
+    pub fn timeout(&self) -> Option<Duration> {
+        if self.ready.is_empty() { self.tool.timeout() } else { Some(Duration::ZERO) }
+    }
+
+    /// Returns the next item that arrives within the time that is left, without limit if that is `None`.
+    fn next_within(
+        &mut self,
+        left: impl Fn(Instant) -> Option<Duration>,
+    ) -> Result<Option<LineItem>, LostError> {
+        while self.ready.is_empty() {
+            let delivery = match left(Instant::now()) {
+                Some(left) => self.tool.recv_timeout(left)?,
+                None => self.tool.recv()?,
+            };
+            let Some(delivery) = delivery else { return Ok(None) };
+            divide(delivery, &mut self.streams, &mut self.ready, &mut self.times);
+        }
+        Ok(self.ready.pop_front())
     }
 }
 
 impl Iterator for Lines {
-    type Item = Result<Line, LostError>;
+    type Item = Result<LineItem, LostError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(line) = self.ready.pop_front() {
-                return Some(Ok(line));
-            }
-            match self.tool.recv() {
-                Ok(Some(delivery)) => divide(&delivery, &mut self.streams, &mut self.ready),
-                Ok(None) => return None,
-                Err(error) => return Some(Err(error)),
-            }
-        }
+        self.next_within(|_| None).transpose()
     }
 }
 
-/// Adds the lines that `delivery` completes to `ready`.
-fn divide(delivery: &Delivery<'_>, streams: &mut BTreeMap<StreamKey, Partial>, ready: &mut VecDeque<Line>) {
+/// A descriptor for event loops, see [`Tool`].
+impl AsFd for Lines {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tool.as_fd()
+    }
+}
+
+/// Adds the items that `delivery` completes to `ready`. `times` is room for the times of its bytes.
+fn divide(
+    delivery: Delivery<'_>,
+    streams: &mut BTreeMap<StreamKey, Partial>,
+    ready: &mut VecDeque<LineItem>,
+    times: &mut Vec<(u64, u64)>,
+) {
     let key = |origin: &Origin<'_>| (origin.handler, origin.source.clone(), origin.channel, origin.logged);
     match delivery {
         Delivery::Bytes(bytes) => {
-            let origin = bytes.origin();
+            let (origin, mut offset) = (bytes.origin(), bytes.offset());
+            times.clear();
+            bytes.times(times);
+            let (mut times, mut time) = (times.iter().peekable(), None);
             let partial = streams.entry(key(&origin)).or_default();
             for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-                partial.add(piece, &origin, ready);
+                while let Some((_, next)) = times.next_if(|(from, _)| *from <= offset) {
+                    time = Some(*next);
+                }
+                offset = offset.saturating_add(piece.len() as u64);
+                partial.add(piece, time, &origin, ready);
             }
         }
         Delivery::Gap { origin, gap } => {
-            let partial = streams.entry(key(origin)).or_default();
-            partial.finish(origin, ready);
+            let partial = streams.entry(key(&origin)).or_default();
+            partial.finish(&origin, ready);
             partial.lost = partial.lost.saturating_add(gap.lost);
         }
-        Delivery::Complete { origin, .. }
-        | Delivery::Broken { origin, .. }
-        | Delivery::Gone { origin, .. } => {
-            if let Some(mut partial) = streams.remove(&key(origin)) {
-                partial.finish(origin, ready);
+        delivery => {
+            if let Some((origin, mut partial)) =
+                delivery.origin().and_then(|origin| Some((origin, streams.remove(&key(&origin))?)))
+            {
+                partial.finish(&origin, ready);
             }
+            ready.push_back(LineItem::Other(delivery.into_owned()));
         }
-        _ => {}
     }
 }
 
 impl Partial {
     /// Adds bytes. Only the last one may be a newline.
-    fn add(&mut self, piece: &[u8], origin: &Origin<'_>, ready: &mut VecDeque<Line>) {
+    fn add(&mut self, piece: &[u8], time: Option<u64>, origin: &Origin<'_>, ready: &mut VecDeque<LineItem>) {
         let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
         let mut rest = text;
+        if self.bytes.is_empty() {
+            self.time = time;
+        }
         while self.bytes.len().saturating_add(rest.len()) > LONGEST_LINE {
             let (part, after) = rest.split_at(LONGEST_LINE.saturating_sub(self.bytes.len()).min(rest.len()));
             self.bytes.extend_from_slice(part);
             self.take(origin, false, ready);
-            rest = after;
+            (rest, self.time) = (after, time);
         }
         self.bytes.extend_from_slice(rest);
         if ends {
@@ -142,16 +235,17 @@ impl Partial {
     }
 
     /// Moves the bytes to `ready`, if there are any, or if bytes were lost after the last line.
-    fn finish(&mut self, origin: &Origin<'_>, ready: &mut VecDeque<Line>) {
+    fn finish(&mut self, origin: &Origin<'_>, ready: &mut VecDeque<LineItem>) {
         if !self.bytes.is_empty() || self.lost > 0 {
             self.take(origin, false, ready);
         }
     }
 
     /// Moves the bytes to `ready` as a line, or as a part of one if it does not end.
-    fn take(&mut self, origin: &Origin<'_>, ends: bool, ready: &mut VecDeque<Line>) {
-        let Partial { bytes, lost } = std::mem::take(self);
-        ready.push_back(Line { source: origin.source.clone(), channel: origin.channel, bytes, ends, lost });
+    fn take(&mut self, origin: &Origin<'_>, ends: bool, ready: &mut VecDeque<LineItem>) {
+        let Partial { bytes, lost, time } = std::mem::take(self);
+        let (source, channel) = (origin.source.clone(), origin.channel);
+        ready.push_back(LineItem::Line(Line { source, channel, bytes, ends, lost, time }));
     }
 }
 
@@ -167,10 +261,10 @@ mod tests {
         let origin = Origin { handler: 1, source: &source, channel: Channel::Stdout, logged: false };
         let (mut partial, mut ready) = (Partial::default(), VecDeque::new());
         for piece in pieces.iter().flat_map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n')) {
-            partial.add(piece, &origin, &mut ready);
+            partial.add(piece, None, &origin, &mut ready);
         }
         partial.finish(&origin, &mut ready);
-        ready.into_iter().map(|line| (line.bytes, line.ends)).collect()
+        ready.into_iter().filter_map(LineItem::line).map(|line| (line.bytes, line.ends)).collect()
     }
 
     #[test]
