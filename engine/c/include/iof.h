@@ -885,6 +885,14 @@
 // there is no limit. An extension of iof.
 #define IOF_GRACE "iof.grace"
 
+// iof_server_spawn and iof_Spawn (int): the time after which the job is ended, with the exit code
+// 124, in seconds. By default, or if it is 0, there is no limit.
+#define IOF_JOB_TIMEOUT "pmix.job.time"
+
+// iof_server_spawn and iof_Spawn (bool): a rank that a signal kills, or whose exit code is not 0,
+// ends the job. By default, the other ranks go on.
+#define IOF_ABORT_NON_ZERO_TERM "pmix.abnz"
+
 // iof_server_spawn and iof_Spawn (string): the protocol by which the ranks start MPI: "pmi1"
 // (MPICH, Intel MPI, MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto"
 // ("pmix" for programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless
@@ -2492,11 +2500,11 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // Infos of the job: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_SRV_REQ,
 // IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_NSPACE, IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_NOHUP,
-// IOF_IOF_INHERIT, and the attributes of output (iof_IOF_pull). Without IOF_NSPACE the library
-// chooses a name. With files or IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job
-// although the program has not called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK
-// in a callback.
+// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_JOB_TIMEOUT, IOF_ABORT_NON_ZERO_TERM, IOF_MPI,
+// IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_NOHUP, IOF_IOF_INHERIT, and the attributes of output
+// (iof_IOF_pull). Without IOF_NSPACE the library chooses a name. With files or
+// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not
+// called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 //
 // Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_FWD_STDIN,
 // IOF_STDIN_TGT, IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
@@ -2597,9 +2605,9 @@ iof_status_t iof_server_forget(const char *nspace);
 // Infos of the job: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_SRV_REQ,
 // IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_NSPACE, IOF_STDIN_TGT,
-// IOF_GRACE, IOF_MPI, IOF_NOHUP, IOF_PARENT_ID, IOF_WDIR. Without IOF_NSPACE it has a name of its
-// own. Those of a program are as for iof_server_spawn. Any other info is refused, also if it is
-// not required.
+// IOF_GRACE, IOF_JOB_TIMEOUT, IOF_ABORT_NON_ZERO_TERM, IOF_MPI, IOF_NOHUP, IOF_PARENT_ID,
+// IOF_WDIR. Without IOF_NSPACE it has a name of its own. Those of a program are as for
+// iof_server_spawn. Any other info is refused, also if it is not required.
 //
 // Errors, after which no process of the job runs; iof_last_error returns the reason, with the rank and
 // the error of the system: IOF_ERR_NOT_SUPPORTED if an info or the launcher refuses it;

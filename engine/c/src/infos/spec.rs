@@ -74,7 +74,7 @@ pub(crate) fn job_spec(
     let mut spec = of_programs(&name, programs)?;
     spec.stdin.extend(stdin(&mut infos)?);
     spec.ptys.extend(infos.ranks(IOF_PTY)?.into_iter().map(|rank| (rank, PTY)));
-    grace_and_mpi(&mut infos, &mut spec)?;
+    ends_and_mpi(&mut infos, &mut spec)?;
     spec.pmix_tools = infos.path(IOF_PMIX_TOOLS)?;
     // Accepted without effect: the job continues when a tool ends.
     infos.flag(PMIX_NOHUP)?;
@@ -92,7 +92,7 @@ pub(crate) fn tool_spawn(infos: Vec<Info>, programs: Vec<ProgramSpec>) -> Outcom
     let rename = name.is_none();
     let mut spec = of_programs(&name.unwrap_or_else(|| format!("iof-{}", process::id())), programs)?;
     spec.stdin.extend(infos.ranks(PMIX_STDIN_TGT)?.into_iter().map(|rank| (rank, Stdin::Pipe)));
-    grace_and_mpi(&mut infos, &mut spec)?;
+    ends_and_mpi(&mut infos, &mut spec)?;
     let cwd = infos.path(PMIX_WDIR)?;
     spec.apps.iter_mut().for_each(|app| app.cwd = app.cwd.take().or_else(|| cwd.clone()));
     let detached = infos.flag(PMIX_NOHUP)? == Some(true);
@@ -123,7 +123,7 @@ fn of_programs(name: &str, programs: Vec<ProgramSpec>) -> Outcome<JobSpec> {
     Ok(spec)
 }
 
-fn grace_and_mpi(infos: &mut Infos, spec: &mut JobSpec) -> Outcome<()> {
+fn ends_and_mpi(infos: &mut Infos, spec: &mut JobSpec) -> Outcome<()> {
     let grace = infos.number(IOF_GRACE)?;
     spec.grace = grace.map(|milliseconds| Duration::from_millis(milliseconds.into()));
     spec.mpi = match infos.text(IOF_MPI)?.as_deref() {
@@ -133,8 +133,13 @@ fn grace_and_mpi(infos: &mut Infos, spec: &mut JobSpec) -> Outcome<()> {
         Some("pmix") => Mpi::Pmix,
         Some(_) => return Err(Status::ERR_BAD_PARAM),
     };
+    let limit = infos.number(PMIX_JOB_TIMEOUT)?.filter(|seconds| *seconds > 0);
+    spec.timeout = limit.map(|seconds| Duration::from_secs(seconds.into()));
     if spec.mpi != Mpi::None {
         spec.kill_on_bad_exit = KillOnBadExit::Signal;
+    }
+    if infos.flag(PMIX_ABORT_NON_ZERO_TERM)? == Some(true) {
+        spec.kill_on_bad_exit = KillOnBadExit::Always;
     }
     Ok(())
 }

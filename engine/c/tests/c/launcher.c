@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,6 +221,43 @@ static void adopt_one(bool reap)
     assert(iof_server_forget("adopted") == IOF_ERR_NOT_FOUND);
 }
 
+/* Starts two ranks of the job `name` with an info. Returns the exit code of the job, and in `codes` those of its ranks. */
+static int run_limited(const char *name, const iof_info_t *limit, char *script, int codes[2])
+{
+    char *argv[] = {"sh", "-c", script, NULL};
+    char *keys[] = {IOF_QUERY_PROC_TABLE, NULL};
+    iof_app_t app = {.cmd = "sh", .argv = argv, .maxprocs = 2};
+    iof_info_t infos[2] = {[1] = *limit}, *answer;
+    iof_query_t query = {.keys = keys, .qualifiers = infos, .nqual = 1};
+    size_t count;
+    int exit_code = -1;
+    CHECK(iof_Info_load(&infos[0], IOF_NSPACE, name, IOF_STRING));
+    CHECK(iof_server_spawn(infos, 2, &app, 1, NULL));
+    CHECK(iof_server_wait(name, &exit_code));
+    CHECK(iof_Query_info(&query, 1, &answer, &count));
+    assert(count == 1 && answer->value.data.darray->size == 2);
+    for (int rank = 0; rank < 2; rank++) {
+        codes[rank] = ((iof_proc_info_t *)answer->value.data.darray->array)[rank].exit_code;
+    }
+    IOF_INFO_FREE(answer, count);
+    iof_Value_destruct(&infos[0].value);
+    CHECK(iof_server_forget(name));
+    return exit_code;
+}
+
+/* A limit of its time and the failure of a rank end a job, and each rank has its exit code. */
+static void end_early(void)
+{
+    iof_info_t limit;
+    int seconds = 1, codes[2];
+    CHECK(iof_Info_load(&limit, IOF_JOB_TIMEOUT, &seconds, IOF_INT));
+    assert(run_limited("limited", &limit, "[ $IOF_RANK = 1 ] || exec sleep 1000", codes) == 124);
+    assert(codes[0] == 128 + SIGTERM && codes[1] == 0);
+    CHECK(iof_Info_load(&limit, IOF_ABORT_NON_ZERO_TERM, NULL, IOF_BOOL));
+    assert(run_limited("failing", &limit, "[ $IOF_RANK = 0 ] || exit 3; exec sleep 1000", codes) == 3);
+    assert(codes[0] == 128 + SIGTERM && codes[1] == 3);
+}
+
 /* Delivers output of a rank on another node. Tools push to the stdin of this rank. */
 static void deliver(void)
 {
@@ -254,6 +292,9 @@ int main(void)
     assert(iof_Initialized() && iof_server_init(NULL, NULL, 0) == IOF_ERR_EXISTS);
     assert(iof_tool_init(NULL, NULL, 0) == IOF_ERR_INIT);
     adopt_one(reap);
+    if (!reap) {
+        end_early();
+    }
     deliver();
     printf("uri %s\n", iof_server_uri());
     fflush(stdout);

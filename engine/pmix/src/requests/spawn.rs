@@ -5,12 +5,13 @@
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use iof_proto::attribute::key::{
-    PMIX_DEBUG_DAEMONS_PER_NODE, PMIX_DEBUG_DAEMONS_PER_PROC, PMIX_DEBUG_JOB, PMIX_DEBUG_TARGET,
-    PMIX_DEBUGGER_DAEMONS, PMIX_HOST, PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST, PMIX_IOF_DROP_OLDEST,
-    PMIX_IOF_SRV_REQ, PMIX_NOHUP, PMIX_NOTIFY_COMPLETION, PMIX_NSPACE, PMIX_PARENT_ID, PMIX_SPAWN_TOOL,
-    PMIX_WDIR,
+    PMIX_ABORT_NON_ZERO_TERM, PMIX_DEBUG_DAEMONS_PER_NODE, PMIX_DEBUG_DAEMONS_PER_PROC, PMIX_DEBUG_JOB,
+    PMIX_DEBUG_TARGET, PMIX_DEBUGGER_DAEMONS, PMIX_HOST, PMIX_IOF_CACHE_SIZE, PMIX_IOF_DROP_NEWEST,
+    PMIX_IOF_DROP_OLDEST, PMIX_IOF_SRV_REQ, PMIX_JOB_TIMEOUT, PMIX_NOHUP, PMIX_NOTIFY_COMPLETION,
+    PMIX_NSPACE, PMIX_PARENT_ID, PMIX_SPAWN_TOOL, PMIX_WDIR,
 };
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::limits::MAX_DIRECTIVES;
@@ -85,6 +86,13 @@ unsafe fn job(
                 (spawn.spec.nspace, spawn.rename) = (nspace(&name)?, false)
             }
             (PMIX_NOHUP, InfoValue::Bool(detached)) => spawn.detached = detached,
+            (PMIX_JOB_TIMEOUT, InfoValue::Number(seconds)) if i32::try_from(seconds).is_ok() => {
+                spawn.spec.timeout = (seconds > 0).then_some(Duration::from_secs(seconds));
+            }
+            (PMIX_ABORT_NON_ZERO_TERM, InfoValue::Bool(true)) => {
+                spawn.spec.kill_on_bad_exit = KillOnBadExit::Always;
+            }
+            (PMIX_ABORT_NON_ZERO_TERM, InfoValue::Bool(false)) => {}
             (PMIX_PARENT_ID, InfoValue::Proc(parent)) => spawn.spec.parent = Some(parent),
             (key, _) if WITHOUT_EFFECT.contains(&key) => {}
             (_, value) => unread.push(Info { value, ..info }),

@@ -149,6 +149,17 @@ attributes! {
     /// open, because a process that it has started holds them, in milliseconds. By default there is
     /// no limit. An extension of iof.
     IOF_GRACE = "iof.grace": Number from 0 to 4294967295, at ServerSpawn ToolSpawn;
+    /// The time after which the job is ended, in seconds; 0 for no limit, the default.
+    ///
+    /// iof_server_spawn and iof_Spawn (int): the time after which the job is ended, with the exit code 124, in
+    /// seconds. By default, or if it is 0, there is no limit.
+    PMIX_JOB_TIMEOUT = "pmix.job.time": Number from 0 to 2147483647, at ServerSpawn ToolSpawn PmixSpawn;
+    /// A rank that fails in any way ends the job: by a signal, or by an exit code other than 0. By default,
+    /// false.
+    ///
+    /// iof_server_spawn and iof_Spawn (bool): a rank that a signal kills, or whose exit code is not 0, ends the
+    /// job. By default, the other ranks go on.
+    PMIX_ABORT_NON_ZERO_TERM = "pmix.abnz": Bool, at ServerSpawn ToolSpawn PmixSpawn;
     /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default
     /// "none".
     ///
