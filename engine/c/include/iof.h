@@ -939,6 +939,11 @@
 // 0 skips all that is cached. An extension of iof.
 #define IOF_FROM_LINES "iof.pull.lines"
 
+// iof_IOF_pull (bool): each call of cbfunc has one line, with its newline. A line longer than 64
+// KiB comes in parts; what has no newline comes before a gap and at the end of its stream. Without
+// cbfunc it has no effect: what the library writes are lines already. An extension of iof.
+#define IOF_LINES "iof.pull.whole"
+
 // iof_IOF_pull (uint64): ends the registration at this time, in nanoseconds since 1970, as
 // iof_IOF_deregister does. Bytes that are read from then on, by the clock of the rank's node, are
 // not delivered. An extension of iof.
@@ -2124,12 +2129,12 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 //
 // Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_COPY,
-// IOF_IOF_REDIRECT, IOF_FROM_OFFSET, IOF_FROM_TIME, IOF_FROM_LINES, IOF_UNTIL, IOF_IOF_TAG_OUTPUT,
-// IOF_IOF_TAG_DETAILED_OUTPUT, IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT,
-// IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT, IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW,
-// IOF_IOF_OUTPUT_TO_FILE, IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY,
-// IOF_IOF_LOCAL_OUTPUT, IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
-// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY.
+// IOF_IOF_REDIRECT, IOF_FROM_OFFSET, IOF_FROM_TIME, IOF_FROM_LINES, IOF_LINES, IOF_UNTIL,
+// IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT, IOF_IOF_TAG_FULLNAME_OUTPUT,
+// IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT, IOF_IOF_MERGE_STDERR_STDOUT,
+// IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE, IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN,
+// IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT, IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT,
+// IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY.
 //
 // Errors: IOF_ERR_BAD_PARAM if a file and a directory, or two positions, are given, or a pattern has
 // an unknown placeholder; IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS

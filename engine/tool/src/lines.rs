@@ -21,6 +21,8 @@ pub struct Line {
     pub source: Proc,
     /// The channel that the line was written to.
     pub channel: Channel,
+    /// The number of bytes that the process had written to the stream before these.
+    pub offset: u64,
     /// The bytes, without the newline. They need not be UTF-8.
     pub bytes: Vec<u8>,
     /// Whether a newline followed the bytes. If not, this is a part of a line longer than
@@ -87,9 +89,16 @@ impl LineItem {
 #[derive(Debug)]
 pub struct Lines {
     tool: Tool,
-    streams: BTreeMap<StreamKey, Partial>,
+    divider: LineDivider,
     ready: VecDeque<LineItem>,
-    /// The offsets and times of the bytes that are divided.
+}
+
+/// The division of deliveries into lines, for programs that receive the deliveries themselves.
+/// [`Lines`] does both.
+#[derive(Debug, Default)]
+pub struct LineDivider {
+    streams: BTreeMap<StreamKey, Partial>,
+    /// Room for the offsets and times of the bytes that are divided.
     times: Vec<(u64, u64)>,
 }
 
@@ -104,6 +113,8 @@ struct Partial {
     lost: u64,
     /// When its first byte was read.
     time: Option<u64>,
+    /// The bytes that the source had produced before it.
+    offset: u64,
 }
 
 impl Lines {
@@ -111,7 +122,7 @@ impl Lines {
     /// callback ([`Tool::pull_with`]) are not included; their callbacks are called by
     /// [`Iterator::next`].
     pub fn new(tool: Tool) -> Lines {
-        Lines { tool, streams: BTreeMap::new(), ready: VecDeque::new(), times: Vec::new() }
+        Lines { tool, divider: LineDivider::default(), ready: VecDeque::new() }
     }
 
     /// Returns the next item if there is one now. Does not block. `None` also means that nothing more
@@ -154,7 +165,10 @@ impl Lines {
                 None => self.tool.recv()?,
             };
             let Some(delivery) = delivery else { return Ok(None) };
-            divide(delivery, &mut self.streams, &mut self.ready, &mut self.times);
+            self.divider.divide(&delivery, |line| self.ready.push_back(LineItem::Line(line)));
+            if !matches!(delivery, Delivery::Bytes(_) | Delivery::Gap { .. }) {
+                self.ready.push_back(LineItem::Other(delivery.into_owned()));
+            }
         }
         Ok(self.ready.pop_front())
     }
@@ -175,77 +189,80 @@ impl AsFd for Lines {
     }
 }
 
-/// Adds the items that `delivery` completes to `ready`. `times` is room for the times of its bytes.
-fn divide(
-    delivery: Delivery<'_>,
-    streams: &mut BTreeMap<StreamKey, Partial>,
-    ready: &mut VecDeque<LineItem>,
-    times: &mut Vec<(u64, u64)>,
-) {
-    let key = |origin: &Origin<'_>| (origin.handler, origin.source.clone(), origin.channel, origin.logged);
-    match delivery {
-        Delivery::Bytes(bytes) => {
-            let (origin, mut offset) = (bytes.origin(), bytes.offset());
-            times.clear();
-            bytes.times(times);
-            let (mut times, mut time) = (times.iter().peekable(), None);
-            let partial = streams.entry(key(&origin)).or_default();
-            for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-                while let Some((_, next)) = times.next_if(|(from, _)| *from <= offset) {
-                    time = Some(*next);
+impl LineDivider {
+    /// Passes the lines that a delivery completes to `take`: those that end in its bytes, and what lacks its
+    /// newline before a gap and at the end of a stream.
+    pub fn divide(&mut self, delivery: &Delivery<'_>, mut take: impl FnMut(Line)) {
+        let Some(origin) = delivery.origin() else { return };
+        let key = (origin.handler, origin.source.clone(), origin.channel, origin.logged);
+        match delivery {
+            Delivery::Bytes(bytes) => {
+                self.times.clear();
+                bytes.times(&mut self.times);
+                let (mut times, mut time) = (self.times.iter().peekable(), None);
+                let (partial, mut offset) = (self.streams.entry(key).or_default(), bytes.offset());
+                for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+                    while let Some((_, next)) = times.next_if(|(from, _)| *from <= offset) {
+                        time = Some(*next);
+                    }
+                    partial.add(piece, (offset, time), &origin, &mut take);
+                    offset = offset.saturating_add(piece.len() as u64);
                 }
-                offset = offset.saturating_add(piece.len() as u64);
-                partial.add(piece, time, &origin, ready);
             }
-        }
-        Delivery::Gap { origin, gap } => {
-            let partial = streams.entry(key(&origin)).or_default();
-            partial.finish(&origin, ready);
-            partial.lost = partial.lost.saturating_add(gap.lost);
-        }
-        delivery => {
-            if let Some((origin, mut partial)) =
-                delivery.origin().and_then(|origin| Some((origin, streams.remove(&key(&origin))?)))
-            {
-                partial.finish(&origin, ready);
+            Delivery::Gap { gap, .. } => {
+                let partial = self.streams.entry(key).or_default();
+                partial.finish(&origin, &mut take);
+                partial.lost = partial.lost.saturating_add(gap.lost);
+                partial.offset = gap.offset.saturating_add(gap.lost);
             }
-            ready.push_back(LineItem::Other(delivery.into_owned()));
+            _ => {
+                if let Some(mut partial) = self.streams.remove(&key) {
+                    partial.finish(&origin, &mut take);
+                }
+            }
         }
     }
 }
 
 impl Partial {
     /// Adds bytes. Only the last one may be a newline.
-    fn add(&mut self, piece: &[u8], time: Option<u64>, origin: &Origin<'_>, ready: &mut VecDeque<LineItem>) {
+    fn add(
+        &mut self,
+        piece: &[u8],
+        (offset, time): (u64, Option<u64>),
+        origin: &Origin<'_>,
+        take: &mut impl FnMut(Line),
+    ) {
         let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
         let mut rest = text;
         if self.bytes.is_empty() {
-            self.time = time;
+            (self.offset, self.time) = (offset, time);
         }
         while self.bytes.len().saturating_add(rest.len()) > LONGEST_LINE {
             let (part, after) = rest.split_at(LONGEST_LINE.saturating_sub(self.bytes.len()).min(rest.len()));
             self.bytes.extend_from_slice(part);
-            self.take(origin, false, ready);
-            (rest, self.time) = (after, time);
+            self.take(origin, false, take);
+            let consumed = text.len().saturating_sub(after.len()) as u64;
+            (rest, self.offset, self.time) = (after, offset.saturating_add(consumed), time);
         }
         self.bytes.extend_from_slice(rest);
         if ends {
-            self.take(origin, true, ready);
+            self.take(origin, true, take);
         }
     }
 
-    /// Moves the bytes to `ready`, if there are any, or if bytes were lost after the last line.
-    fn finish(&mut self, origin: &Origin<'_>, ready: &mut VecDeque<LineItem>) {
+    /// Passes the bytes on, if there are any, or if bytes were lost after the last line.
+    fn finish(&mut self, origin: &Origin<'_>, take: &mut impl FnMut(Line)) {
         if !self.bytes.is_empty() || self.lost > 0 {
-            self.take(origin, false, ready);
+            self.take(origin, false, take);
         }
     }
 
-    /// Moves the bytes to `ready` as a line, or as a part of one if it does not end.
-    fn take(&mut self, origin: &Origin<'_>, ends: bool, ready: &mut VecDeque<LineItem>) {
-        let Partial { bytes, lost, time } = std::mem::take(self);
+    /// Passes the bytes on as a line, or as a part of one if it does not end.
+    fn take(&mut self, origin: &Origin<'_>, ends: bool, take: &mut impl FnMut(Line)) {
+        let Partial { bytes, lost, time, offset } = std::mem::take(self);
         let (source, channel) = (origin.source.clone(), origin.channel);
-        ready.push_back(LineItem::Line(Line { source, channel, bytes, ends, lost, time }));
+        take(Line { source, channel, offset, bytes, ends, lost, time });
     }
 }
 
@@ -255,16 +272,23 @@ mod tests {
 
     use super::*;
 
-    /// Divides `pieces` and returns the texts of the lines, with whether they end.
+    /// Divides `pieces` and returns the texts of the lines, with whether they end. Their offsets are right.
     fn lines(pieces: &[&[u8]]) -> Vec<(Vec<u8>, bool)> {
         let source = Proc::new(Nspace::new("job").unwrap(), 0);
         let origin = Origin { handler: 1, source: &source, channel: Channel::Stdout, logged: false };
-        let (mut partial, mut ready) = (Partial::default(), VecDeque::new());
+        let (mut partial, mut ready) = (Partial::default(), Vec::new());
+        let (mut offset, mut next) = (0, 0);
+        let mut take = |line: Line| {
+            assert_eq!(line.offset, next);
+            next += line.bytes.len() as u64 + u64::from(line.ends);
+            ready.push((line.bytes, line.ends));
+        };
         for piece in pieces.iter().flat_map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n')) {
-            partial.add(piece, None, &origin, &mut ready);
+            partial.add(piece, (offset, None), &origin, &mut take);
+            offset += piece.len() as u64;
         }
-        partial.finish(&origin, &mut ready);
-        ready.into_iter().filter_map(LineItem::line).map(|line| (line.bytes, line.ends)).collect()
+        partial.finish(&origin, &mut take);
+        ready
     }
 
     #[test]

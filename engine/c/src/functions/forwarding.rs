@@ -72,9 +72,9 @@ pub unsafe extern "C" fn iof_IOF_pull(
         let session = session()?;
         // SAFETY: the contract in the header.
         let (procs, infos) = unsafe { (read::procs(procs, nprocs)?, read::infos(directives, ndirs)?) };
-        let (pull, format) = pull(procs, read::channels(channel)?, infos)?;
+        let (pull, format, lines) = pull(procs, read::channels(channel)?, infos)?;
         let sink = match cbfunc {
-            Some(_) => Sink::Callback(cbfunc),
+            Some(_) => Sink::Callback { callback: cbfunc, lines },
             None => Sink::Print(Box::new(session.formats().registration(format)?)),
         };
         if regcbfunc.is_none() {

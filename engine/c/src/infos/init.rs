@@ -113,8 +113,8 @@ impl ServerInfos {
 }
 
 /// Returns a pull with the directives of C, and the attributes of its output. The library itself
-/// honours the latter, the position and IOF_UNTIL.
-pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Outcome<(Pull, Format)> {
+/// honours the latter, the position, IOF_UNTIL and IOF_LINES, which is the last value.
+pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Outcome<(Pull, Format, bool)> {
     let mut infos = Infos(infos);
     let format = Format::take(&mut infos)?;
     let positions = [
@@ -127,10 +127,10 @@ pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Ou
     if positions.next().is_some() {
         return Err(Status::ERR_BAD_PARAM);
     }
-    let until = infos.long_number(IOF_UNTIL)?;
+    let (until, lines) = (infos.long_number(IOF_UNTIL)?, infos.flag(IOF_LINES)? == Some(true));
     // PMIx's registrations last until they are deregistered.
     let pull = Pull { until, persistent: true, directives: infos.0, ..Pull::new(procs, channels).from(from) };
-    Ok((pull, format))
+    Ok((pull, format, lines))
 }
 
 /// Returns the keys on which a reader and the table disagree.
@@ -162,7 +162,7 @@ mod tests {
         let pull = |infos| {
             let pull = pull(Vec::new(), Channels::ALL, infos);
             let read = |pull: Pull| Directives::read(&pull.directives, DirectiveLevel::Registration).is_ok();
-            pull.is_ok_and(|(pull, _)| read(pull))
+            pull.is_ok_and(|(pull, ..)| read(pull))
         };
         let pull = wrong(&[Place::LibraryPull, Place::Pull], pull);
         assert_eq!(pull, [PMIX_IOF_REDIRECT], "only false is accepted");
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_pull_begins_at_one_position_and_ends_at_a_time() {
         let read = |entries: &[(&str, InfoValue)]| {
-            pull(vec![], Channels::STDOUT, infos(entries)).map(|(pull, _)| (pull.from, pull.until))
+            pull(vec![], Channels::STDOUT, infos(entries)).map(|(pull, ..)| (pull.from, pull.until))
         };
         let number = InfoValue::Number;
         assert_eq!(read(&[]), Ok((Position::Oldest, None)));

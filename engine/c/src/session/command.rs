@@ -12,7 +12,11 @@ pub(crate) type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
 /// The receiver of a registration's output.
 pub(crate) enum Sink {
-    Callback(iof_iof_cbfunc_t),
+    /// A callback; with `lines`, for each line.
+    Callback {
+        callback: iof_iof_cbfunc_t,
+        lines: bool,
+    },
     Print(Box<Print>),
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use iof_proto::attribute::key::*;
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
 use iof_proto::{Answer, Channel, Failure, LogReport, Nspace, Proc, Status};
-use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
+use iof_tool::{Delivery, Gap, LineDivider, Origin, Push, Reply, RequestError, Tool};
 
 use crate::ffi::callbacks::iof_iof_cbfunc_t;
 use crate::ffi::guard::lock;
@@ -46,6 +46,8 @@ struct Registration {
     callback: iof_iof_cbfunc_t,
     /// Whether it continues after the end of its jobs.
     persistent: bool,
+    /// Divides what it receives into lines, if it wants lines.
+    lines: Option<LineDivider>,
     /// The names of its jobs, each with the last run whose end was reported to it; 0 for none.
     jobs: BTreeMap<Nspace, u64>,
 }
@@ -162,9 +164,13 @@ impl SessionCore {
     fn run_command(&mut self, command: Command) {
         match command {
             Command::Pull(pull, sink, done) => {
-                let callback = if let Sink::Callback(callback) = &sink { *callback } else { None };
+                let (callback, divides) = match sink {
+                    Sink::Callback { callback, lines } => (callback, lines),
+                    Sink::Print(_) => (None, false),
+                };
+                let lines = divides.then(LineDivider::default);
                 let jobs = pull.procs.iter().map(|proc| (proc.nspace.clone(), 0)).collect();
-                let registration = Registration { callback, persistent: pull.persistent, jobs };
+                let registration = Registration { callback, persistent: pull.persistent, lines, jobs };
                 self.ask(Tool::submit_pull, &pull, UnansweredRequest::Pull(registration, sink, done));
             }
             Command::Push(push, payload, done) => {
@@ -217,6 +223,12 @@ impl SessionCore {
     /// Delivers what the engine has sent next. Returns `false` if there is nothing.
     fn deliver_next(&mut self) -> bool {
         let SessionCore { tool, handlers, lost, printers, waiting, .. } = self;
+        let delivery = tool.try_recv();
+        let found = delivery.as_ref().ok().and_then(Option::as_ref);
+        if found.is_some_and(|found| deliver_lines(handlers, found, lost)) {
+            self.settle();
+            return true;
+        }
         let mut deliver = |origin: &Origin<'_>, bytes: &[u8], infos| {
             // A registration that has ended receives nothing more.
             if let Some(Registration { callback, .. }) = handlers.get(&origin.handler) {
@@ -226,7 +238,7 @@ impl SessionCore {
         let end = |produced, key, value| {
             vec![make::info(IOF_OFFSET, make::uint64(produced)), make::info(key, value)]
         };
-        match tool.try_recv() {
+        match delivery {
             Ok(None) => return false,
             // The engine violated the protocol. This is returned once, and the engine counts as
             // gone.
@@ -238,7 +250,9 @@ impl SessionCore {
                     printers.print(&bytes);
                 }
             }
-            Ok(Some(Delivery::Bytes(bytes))) => deliver(&bytes.origin(), bytes.as_slice(), describe(&bytes)),
+            Ok(Some(Delivery::Bytes(bytes))) => {
+                deliver(&bytes.origin(), bytes.as_slice(), describe(bytes.offset(), bytes.time()))
+            }
             Ok(Some(Delivery::Gap { origin, gap })) if printers.has(origin.handler) => {
                 waiting.print(printers, Held::new(&origin, Content::Gap(gap)));
             }
@@ -404,10 +418,32 @@ fn stream(origin: &Origin<'_>) -> Stream {
     (origin.handler, origin.source.clone(), origin.channel, origin.logged)
 }
 
-fn describe(bytes: &Bytes<'_>) -> Vec<iof_info_t> {
-    let mut infos = vec![make::info(IOF_OFFSET, make::uint64(bytes.offset()))];
-    infos.extend(bytes.time().map(|time| make::info(IOF_READ_TIME, make::uint64(time))));
+fn describe(offset: u64, time: Option<u64>) -> Vec<iof_info_t> {
+    let mut infos = vec![make::info(IOF_OFFSET, make::uint64(offset))];
+    infos.extend(time.map(|time| make::info(IOF_READ_TIME, make::uint64(time))));
     infos
+}
+
+/// Calls the callback of a registration that wants lines for those that a delivery completes. Returns
+/// whether that is all that is to be delivered.
+fn deliver_lines(
+    handlers: &mut BTreeMap<u32, Registration>,
+    found: &Delivery<'_>,
+    lost: &mut BTreeMap<Stream, u64>,
+) -> bool {
+    let registration = handlers.get_mut(&found.handler());
+    let (Some(Registration { callback, lines: Some(lines), .. }), Some(origin)) =
+        (registration, found.origin())
+    else {
+        return false;
+    };
+    lines.divide(found, |mut line| {
+        line.bytes.extend(line.ends.then_some(b'\n'));
+        let mut infos = describe(line.offset, line.time);
+        infos.extend((line.lost > 0).then(|| make::info(IOF_LOST, make::uint64(line.lost))));
+        call_with(*callback, &origin, &line.bytes, infos, lost);
+    });
+    matches!(found, Delivery::Bytes(_) | Delivery::Gap { .. })
 }
 
 /// Calls the callback of a registration, with the infos that apply to its stream.

@@ -221,6 +221,47 @@ static void adopt_one(bool reap)
     assert(iof_server_forget("adopted") == IOF_ERR_NOT_FOUND);
 }
 
+/* The lines of a registration, each behind its offset and before a bar. */
+static char lines[256];
+
+static void line(size_t handler, iof_iof_channel_t channel, iof_proc_t *source, iof_byte_object_t *payload,
+                 iof_info_t infos[], size_t ninfo)
+{
+    (void)handler, (void)channel, (void)source;
+    pthread_mutex_lock(&lock);
+    size_t used = strlen(lines);
+    assert(ninfo > 0 && !strcmp(infos[0].key, IOF_OFFSET));
+    snprintf(lines + used, sizeof lines - used, "%d %.*s|", (int)infos[0].value.data.uint64,
+             payload ? (int)payload->size : 0, payload ? payload->bytes : "");
+    pthread_mutex_unlock(&lock);
+}
+
+/* Each call of a callback with IOF_LINES has one line, however it was written. */
+static void whole_lines(void)
+{
+    char *argv[] = {"sh", "-c", "printf one; sleep .2; echo ' two'; printf 'three\nfour'", NULL};
+    iof_app_t app = {.cmd = "sh", .argv = argv, .maxprocs = 1};
+    iof_info_t whole, name;
+    iof_proc_t all;
+    iof_status_t handler;
+    int exit_code;
+    CHECK(iof_Load_procid(&all, "lines", IOF_RANK_WILDCARD));
+    CHECK(iof_Info_load(&whole, IOF_LINES, NULL, IOF_BOOL));
+    CHECK(iof_Info_load(&name, IOF_NSPACE, "lines", IOF_STRING));
+    handler = iof_IOF_pull(&all, 1, &whole, 1, IOF_FWD_STDOUT_CHANNEL, line, NULL, NULL);
+    assert(handler > 0);
+    CHECK(iof_server_spawn(&name, 1, &app, 1, NULL));
+    CHECK(iof_server_wait("lines", &exit_code));
+    /* What was read before is delivered before the function returns. */
+    CHECK(iof_IOF_deregister((size_t)handler, NULL, 0, NULL, NULL));
+    if (strcmp(lines, "0 one two\n|8 three\n|14 four|18 |")) {
+        fprintf(stderr, "lines: %s\n", lines);
+        abort();
+    }
+    iof_Value_destruct(&name.value);
+    CHECK(iof_server_forget("lines"));
+}
+
 /* Starts two ranks of the job `name` with an info. Returns the exit code of the job, and in `codes` those of its ranks. */
 static int run_limited(const char *name, const iof_info_t *limit, char *script, int codes[2])
 {
@@ -294,6 +335,7 @@ int main(void)
     adopt_one(reap);
     if (!reap) {
         end_early();
+        whole_lines();
     }
     deliver();
     printf("uri %s\n", iof_server_uri());

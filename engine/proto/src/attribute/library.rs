@@ -221,6 +221,12 @@ attributes! {
     /// iof_IOF_pull (uint64): begins each stream this number of lines before the end of what is
     /// cached. 0 skips all that is cached. An extension of iof.
     IOF_FROM_LINES = "iof.pull.lines": Number, at LibraryPull;
+    /// Each delivery is one line.
+    ///
+    /// iof_IOF_pull (bool): each call of cbfunc has one line, with its newline. A line longer than 64 KiB comes
+    /// in parts; what has no newline comes before a gap and at the end of its stream. Without cbfunc it has
+    /// no effect: what the library writes are lines already. An extension of iof.
+    IOF_LINES = "iof.pull.whole": Bool, at LibraryPull;
     /// Ends the registration at this time, in nanoseconds since 1970.
     ///
     /// iof_IOF_pull (uint64): ends the registration at this time, in nanoseconds since 1970, as
