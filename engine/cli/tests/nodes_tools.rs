@@ -160,20 +160,22 @@ fn a_tool_at_the_front_end_gets_what_the_node_of_its_rank_has_and_all_that_comes
     first.open();
     let all: Vec<String> = (1..=2000).map(|number| number.to_string()).collect();
     wait_for("its output", || stats().contains("\"produced\": 8893").then_some(()));
-    // The rank has ended, and the job has not.
-    let mut third = pull("2");
-    let late: Vec<String> = BufReader::new(third.stdout()).lines().take(2000).map(Result::unwrap).collect();
-    assert_eq!(late, all);
-    let whole = pull("all");
-    readers(2);
-    second.open();
+    // The rank has ended, and the job has not: so do pulls of the rank, of before and after its end.
+    pulls.push(pull("2"));
     for pull in pulls {
         assert_eq!(lines_of(pull), all);
     }
+    readers(0);
+    let unknown = pull("3").finish();
+    let told = "iof: rank 3 does not exist: the last rank of demo is 2\n";
+    assert_eq!((unknown.code, unknown.stderr.as_str()), (2, told));
+    let whole = pull("all");
+    readers(2);
+    second.open();
     let lines = lines_of(whole);
     assert_eq!(lines.len(), 6000);
     assert!(all.iter().all(|line| lines.iter().filter(|other| *other == line).count() == 3));
-    assert_eq!((run.wait(), third.wait()), (0, 0));
+    assert_eq!(run.wait(), 0);
     assert_eq!(stdout.get().iter().filter(|byte| **byte == b'\n').count(), 6000);
 }
 

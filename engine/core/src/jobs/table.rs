@@ -86,7 +86,7 @@ impl Jobs {
     pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
         match self.get(&proc.nspace) {
             // What is logged for the job as a whole has no rank.
-            Some(job) if job.all_ranks_known() => {
+            Some(job) if !job.is_starting() && !job.has_ranks_of_host() => {
                 [Rank::WILDCARD, Rank::UNDEF].contains(&proc.rank) || job.has_rank(proc.rank)
             }
             _ => true,

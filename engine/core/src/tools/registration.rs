@@ -198,16 +198,27 @@ impl Registration {
     }
 
     /// Returns the message that no further source will follow, the first time that this is so.
-    /// `is_missing` returns whether a report of a stream that the tool misses is still to come.
+    /// The registration `may_pull` the streams of other nodes. `is_missing` returns whether a report of a stream
+    /// that the tool misses is still to come.
     pub(crate) fn announce_if_complete(
         &mut self,
-        handler: u32,
+        (handler, may_pull): (u32, bool),
         jobs: &Jobs,
         is_missing: impl FnOnce() -> bool,
     ) -> Option<ToTool> {
+        let has_rings = |job: &JobState, nspace: &Nspace| {
+            let mut source = Proc::new(nspace.clone(), Rank::UNDEF);
+            job.has_rings(self.channels, |rank| {
+                source.rank = rank;
+                self.covers(&source)
+            })
+        };
         // A job that has ended may have been removed already.
         let whole = |nspace: &Nspace| {
-            self.reported_ends.contains_key(nspace) || jobs.get(nspace).is_some_and(JobState::all_ranks_known)
+            self.reported_ends.contains_key(nspace)
+                || jobs
+                    .get(nspace)
+                    .is_some_and(|job| job.all_ranks_known() || may_pull && has_rings(job, nspace))
         };
         if self.announced || self.joining > 0 || !self.jobs().all(whole) || is_missing() {
             return None;

@@ -26,10 +26,12 @@ impl Core {
     /// report of one that it misses.
     pub(crate) fn announce_if_complete(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let may_pull = peer.may_lose();
         let registration = peer.registration_mut(handler);
         let is_missing = || self.streams.iter().any(|(_, stream)| stream.is_missed_by(peer_id, handler));
-        let complete = registration
-            .and_then(|registration| registration.announce_if_complete(handler, &self.jobs, is_missing));
+        let complete = registration.and_then(|registration| {
+            registration.announce_if_complete((handler, may_pull), &self.jobs, is_missing)
+        });
         if let Some(message) = complete {
             peer.answer(&message);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use iof_capture::SourceId;
-use iof_proto::{Channel, Node, NodeStream, Rank, StreamPull};
+use iof_proto::{Channel, Channels, Node, NodeStream, Rank, StreamPull};
 
 use super::{EndingEntry, JobState, RankState, RemoteRanks};
 use crate::jobs::exit::Exit;
@@ -200,6 +200,16 @@ impl JobState {
         };
         let ranks = self.ranks().filter(|_| self.is_direct());
         ranks.filter(move |(_, state)| state.node().is_some_and(can_pull)).map(|(rank, _)| rank)
+    }
+
+    /// Returns whether all ranks are on other nodes, and each stream of these `channels` has a ring here if its rank
+    /// `is_covered`.
+    pub(crate) fn has_rings(&self, channels: Channels, mut is_covered: impl FnMut(Rank) -> bool) -> bool {
+        let has_ring =
+            |rank| channels.outputs().all(|channel| self.delivered_stream(rank, channel).is_some());
+        // Rings are added in about the order of the ranks, so a missing one is found at once.
+        let mut ranks = self.ranks().rev().map(|(rank, _)| rank);
+        self.has_nodes() && self.started && !ranks.any(|rank| is_covered(rank) && !has_ring(rank))
     }
 
     /// Returns the pulls of streams.
