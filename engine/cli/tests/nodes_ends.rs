@@ -126,6 +126,33 @@ fn a_node_that_is_lost_after_a_signal_to_end_leaves_the_exit_code_to_the_signal(
 }
 
 #[test]
+fn a_signal_gives_the_exit_code_although_all_nodes_that_run_ranks_are_lost_after_it() {
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let site = Site::new();
+        // The default of --kill-on-bad-exit: the loss of a node ends a job that was not asked to end.
+        let script = "[ $IOF_RANK = 3 ] || { echo ready; exec sleep 1000; }
+                      trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.01; done";
+        let mut run = start(&site, "a,b:2,c", &["-n", "4"], script);
+        let mut stdout = BufReader::new(run.stdout());
+        let stderr = iof_testing::pipes::collect(run.stderr());
+        let mut line = String::new();
+        for _ in 0..4 {
+            stdout.read_line(&mut line).unwrap();
+        }
+        wait_for("the end of the start", || has_thread(run.pid(), "iof-job").then_some(()));
+        let agents = ["a", "b"].map(|node| agent_of(&run, node));
+        agents.iter().for_each(|agent| send(*agent, Signal::SIGSTOP));
+        run.signal(signal);
+        site.wait_for_state(3, "terminated");
+        agents.iter().for_each(|agent| send(*agent, Signal::SIGKILL));
+        let exit = run.wait();
+        let stderr = String::from_utf8(stderr.get()).unwrap();
+        assert!(["node a is lost", "node b is lost"].iter().all(|line| stderr.contains(line)), "{stderr}");
+        assert!(exit == code && !stderr.contains("failed"), "{exit}: {stderr}");
+    }
+}
+
+#[test]
 fn a_signal_that_ends_a_job_of_which_only_output_is_left_cuts_no_object_of_json() {
     for hosts in [&[][..], &["--rsh", "sh -c", "--hosts", "a"]] {
         let site = Site::new();

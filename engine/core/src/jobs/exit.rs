@@ -112,6 +112,11 @@ impl SentSignals {
         }
     }
 
+    /// Returns the last of [`REQUESTS_TO_END`] that was sent; `None` if none was.
+    pub(crate) fn request(self) -> Option<Signal> {
+        REQUESTS_TO_END.into_iter().rev().find(|signal| self.sent & Self::bit(signal.number()) != 0)
+    }
+
     /// Returns whether one of the signals asks a program to exit.
     pub(crate) fn asks_to_end(self, now: Instant) -> bool {
         REQUESTS_TO_END.iter().any(|signal| self.recent(now) & Self::bit(signal.number()) != 0)

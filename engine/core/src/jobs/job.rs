@@ -397,8 +397,11 @@ impl JobState {
 
     /// Returns the exit status of these ranks so far.
     pub fn status(&self) -> JobStatus {
+        let requested = self.first_failure.requested().and_then(|rank| self.rank(rank));
+        let requested = requested.filter(|state| state.node().is_some());
         JobStatus {
             first_failure: self.first_failure.get(),
+            request: requested.and_then(RankState::request),
             cut_off: self.cut_off.clone(),
             early_end: self.early_end.clone(),
             has_lost_node: self.endings.iter().any(|ending| matches!(ending, EndingEntry::Lost(_))),

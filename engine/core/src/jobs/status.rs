@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use iof_capture::Signal;
 use iof_proto::{Channel, Rank};
 
 use crate::jobs::early_end::{EarlyEnd, EndCause, TIMEOUT_CODE};
@@ -15,6 +16,9 @@ pub struct JobStatus {
     /// [`Exit::Unfinalized`]. Ranks that ended on request count only
     /// if no other rank has failed.
     pub first_failure: Option<(Rank, Exit)>,
+    /// The signal that asked this rank to end, if it failed on another node because of one. Of several it is the last
+    /// one of SIGHUP, SIGINT, SIGQUIT and SIGTERM.
+    pub request: Option<Signal>,
     /// The streams that were completed before their end of file: at the end of their rank's grace
     /// period (see `JobSpec::grace`), by
     /// `Job::close`, or some time after the engine killed the ranks. A stddiag
@@ -27,7 +31,8 @@ pub struct JobStatus {
 }
 
 impl JobStatus {
-    /// Returns the [exit code](Exit::code) of the rank that failed first. If no rank failed, returns 1
+    /// Returns the [exit code](Exit::code) of the rank that failed first. If its exit status is unknown because its
+    /// node was lost after signal *n* had asked it to end, returns 128 + *n*. If no rank failed, returns 1
     /// if a node was lost, otherwise 0.
     /// Whatever its ranks returned, returns [`TIMEOUT_CODE`] if a time limit ended the job, and the
     /// code of `MPI_Abort` if a rank aborted it. If a rank has exited without `MPI_Init` while
@@ -43,9 +48,14 @@ impl JobStatus {
             // Ranks may exit with 0 after the SIGTERM.
             Some(EndCause::Exchange(_)) => self.first_failure.map_or(1, |(_, exit)| exit.code()),
             Some(EndCause::BadExit(_) | EndCause::ParentEnded) | None => {
-                self.first_failure.map_or(self.has_lost_node.into(), |(_, exit)| exit.code())
+                self.first_failure.map_or(self.has_lost_node.into(), |(_, exit)| self.code_of(exit))
             }
         }
+    }
+
+    fn code_of(&self, exit: Exit) -> i32 {
+        let request = || self.request.map(|signal| signal.number().saturating_add(128));
+        exit.known_code().or_else(request).unwrap_or(exit.code())
     }
 }
 
@@ -67,6 +77,11 @@ impl FirstFailure {
         }
     }
 
+    /// Returns the same rank, if it ended on request.
+    pub(crate) fn requested(self) -> Option<Rank> {
+        self.failure.filter(|_| self.requested).map(|(rank, _)| rank)
+    }
+
     /// Returns the first rank that failed, with its exit status. Ranks that ended on request count
     /// only if no other rank has failed.
     pub(crate) fn get(self) -> Option<(Rank, Exit)> {
@@ -86,8 +101,6 @@ impl From<JobStatus> for ExitCode {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
-
-    use iof_capture::Signal;
 
     use super::*;
 

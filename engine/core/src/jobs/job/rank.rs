@@ -166,6 +166,12 @@ impl RankState {
         self.sent.asks_to_end(now)
     }
 
+    /// Returns the signal that asked the rank to end, the last one of
+    /// [`REQUESTS_TO_END`](crate::jobs::exit::REQUESTS_TO_END); `None` if none did.
+    pub(crate) fn request(&self) -> Option<Signal> {
+        self.sent.request()
+    }
+
     /// Notes that the rank has exited. Returns whether it was running. Only the capture of its own
     /// node knows of other processes that read its stdin.
     pub(super) fn exited(&mut self, exit: Exit, requested: bool) -> bool {

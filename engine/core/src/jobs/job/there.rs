@@ -143,10 +143,10 @@ impl JobState {
             if let Some(state) = self.ranks.get(rank).filter(|state| state.node() == Some(node)) {
                 let requested = state.is_requested(Exit::Unknown, now);
                 self.note_exit(*rank, Exit::Unknown, requested);
+                if !requested {
+                    self.early_end_policy.lost(*rank);
+                }
             }
-        }
-        if let Some(rank) = lost.ranks.first() {
-            self.early_end_policy.lost(*rank);
         }
         self.set_phase(node, Phase::Lost);
         self.endings.push(EndingEntry::Lost(lost));
