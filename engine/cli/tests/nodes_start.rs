@@ -89,6 +89,8 @@ fn a_start_that_has_failed_for_another_reason_is_not_tried_again() {
 
 #[test]
 fn agents_are_started_one_after_the_other_if_that_is_asked_for() {
-    let done = run(&Site::new(), "hangs,broken", &["--starts", "1", "--start-timeout", "0.5"]);
-    assert!(done.stderr.contains("no answer from hangs and broken ("), "{done:?}");
+    let site = Site::new();
+    let done = run(&site, "hangs,broken", &["--starts", "1", "--start-timeout", "0.5"]);
+    assert!(done.stderr.contains("no answer from hangs (1 more node waits for its turn) ("), "{done:?}");
+    assert!(!site.path().join("logins").exists());
 }

@@ -50,19 +50,28 @@ pub struct StartProgress<'a> {
     pub elapsed: Duration,
     nodes: &'a [Node],
     awaited: &'a BTreeSet<usize>,
+    /// The nodes whose agents were not started yet.
+    next: &'a Range<usize>,
 }
 
 impl StartProgress<'_> {
-    /// Returns the hosts that have not finished this step as a list, the first five by name.
+    /// Returns the hosts that have not finished this step as a list, the first five by name, and the number of
+    /// those whose agents were not started yet.
     pub fn awaited(&self) -> String {
-        let hosts = self.awaited.iter().filter_map(|number| self.nodes.get(*number));
+        let started = || self.awaited.iter().filter(|number| !self.next.contains(number));
+        let hosts = started().filter_map(|number| self.nodes.get(*number));
         let mut named: Vec<String> = hosts.take(MAX_NAMED).map(|node| node.host.clone()).collect();
-        match self.awaited.len().saturating_sub(named.len()) {
+        match started().count().saturating_sub(named.len()) {
             0 => {}
             others => named.push(format!("{others} others")),
         }
         let last = named.pop().unwrap_or_default();
-        if named.is_empty() { last } else { format!("{} and {last}", named.join(", ")) }
+        let list = if named.is_empty() { last } else { format!("{} and {last}", named.join(", ")) };
+        match self.next.len() {
+            0 => list,
+            1 => list + " (1 more node waits for its turn)",
+            more => format!("{list} ({more} more nodes wait for their turn)"),
+        }
     }
 }
 
@@ -138,7 +147,8 @@ impl<'a> AgentStarts<'a> {
         while !self.awaited.is_empty() {
             self.start_more(Instant::now())?;
             let (step, elapsed) = (self.step, self.began.elapsed());
-            let progress = StartProgress { step, elapsed, nodes: &self.remote.nodes, awaited: &self.awaited };
+            let (nodes, awaited, next) = (&self.remote.nodes, &self.awaited, &self.next);
+            let progress = StartProgress { step, elapsed, nodes, awaited, next };
             if is_interrupted(&progress) {
                 return Err(RemoteStartError::Interrupted);
             }
