@@ -54,9 +54,10 @@ fn the_time_limit_of_a_job_counts_its_start() {
 #[test]
 fn after_a_while_a_line_names_who_is_waited_for_and_an_interrupt_repeats_it() {
     let site = Site::new();
-    let mut run = start(&site, "a,hangs", &[]);
+    // Of two limits, the line names the smaller one.
+    let mut run = start(&site, "a,hangs", &["--timeout", "50", "--start-timeout", "1m"]);
     let mut stderr = BufReader::new(run.stderr());
-    let line = "iof: waiting for the agents of hangs, for at most 60s (--start-timeout)\n";
+    let line = "iof: waiting for the agents of hangs, for at most 50s (--timeout)\n";
     let mut told = String::new();
     stderr.read_line(&mut told).unwrap();
     run.signal(Signal::SIGINT);

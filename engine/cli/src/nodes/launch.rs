@@ -53,7 +53,7 @@ pub fn start(
     let mut is_interrupted = |progress: &StartProgress<'_>| {
         if progress.elapsed >= TELL_AFTER && !is_told {
             is_told = true;
-            tell(progress, launch.start_timeout);
+            tell(progress, launch);
         }
         if launch.spec.timeout.is_some_and(|timeout| progress.elapsed >= timeout) {
             ended_by = Some(Ended::Timeout(progress.awaited()));
@@ -66,7 +66,7 @@ pub fn start(
             ended_by = asked.map(Ended::Signal);
         }
         if is_told && matches!(ended_by, Some(Ended::Signal(_))) {
-            tell(progress, launch.start_timeout);
+            tell(progress, launch);
         }
         ended_by.is_some()
     };
@@ -93,13 +93,15 @@ enum Ended {
 }
 
 /// Names the nodes that have not answered.
-fn tell(progress: &StartProgress<'_>, limit: Option<Duration>) {
-    let limit = limit.map(|limit| format!(", for at most {}", show_duration(limit))).unwrap_or_default();
+fn tell(progress: &StartProgress<'_>, launch: &Launch<'_>) {
+    let limits = [(launch.start_timeout, "--start-timeout"), (launch.spec.timeout, "--timeout")];
+    let limit = limits.into_iter().filter_map(|(limit, option)| Some((limit?, option))).min();
+    let limit = limit.map(|(limit, option)| format!(", for at most {} ({option})", show_duration(limit)));
     let what = match progress.step {
         StartStep::Agents => "the agents of",
         StartStep::Ranks => "the ranks to start on",
     };
-    print_message(format_args!("waiting for {what} {}{limit} (--start-timeout)", progress.awaited()));
+    print_message(format_args!("waiting for {what} {}{}", progress.awaited(), limit.unwrap_or_default()));
 }
 
 /// Keeps a signal that arrived when ranks already ran, until all agents have told that theirs do.
