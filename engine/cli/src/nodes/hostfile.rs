@@ -53,7 +53,7 @@ fn add(hosts: &mut Hosts, line: &str) -> Result<(), String> {
             }
         }
     }
-    hosts.add(name, number.unwrap_or(1))
+    hosts.add(&name, number.unwrap_or(1))
 }
 
 #[cfg(test)]

@@ -46,30 +46,38 @@ impl FromStr for Hosts {
         let mut hosts = Hosts::new("--hosts");
         for part in text.split(',') {
             let (name, slots) = name_and_slots(part)?;
-            hosts.add(name, slots.unwrap_or(1))?;
+            hosts.add(&name, slots.unwrap_or(1))?;
         }
         Ok(hosts)
     }
 }
 
-/// Parses `NAME` or `NAME:SLOTS`. An IPv6 address with slots is in brackets.
-pub(super) fn name_and_slots(text: &str) -> Result<(&str, Option<u32>), String> {
-    let (name, number) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+/// Parses `NAME` or `NAME:SLOTS`. An IPv6 address with slots is in brackets. `USER@` may precede each.
+pub(super) fn name_and_slots(text: &str) -> Result<(String, Option<u32>), String> {
+    let host = host_of(text);
+    let user = text.strip_suffix(host).unwrap_or_default();
+    let (name, number) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, "")) if is_ipv6(address) => (address, None),
         Some((address, rest)) if is_ipv6(address) => {
             (address, Some(rest.strip_prefix(':').unwrap_or_default()))
         }
-        _ if is_ipv6(text) => (text, None),
-        _ => text.rsplit_once(':').map_or((text, None), |(name, number)| (name, Some(number))),
+        _ if is_ipv6(host) => (host, None),
+        _ => host.rsplit_once(':').map_or((host, None), |(name, number)| (name, Some(number))),
     };
+    let full = || format!("{user}{name}");
     match number.map(slots) {
-        None => Ok((name, None)),
-        Some(Some(slots)) if is_ipv6(name) || !name.contains(':') => Ok((name, Some(slots))),
+        None => Ok((full(), None)),
+        Some(Some(slots)) if is_ipv6(name) || !name.contains(':') => Ok((full(), Some(slots))),
         Some(_) => Err(format!(
             "invalid host '{}': expected NAME, NAME:SLOTS or [IPV6-ADDRESS]:SLOTS, with a positive number of slots",
             shown(text)
         )),
     }
+}
+
+/// Returns what follows `USER@`, which a name may begin with.
+pub(super) fn host_of(name: &str) -> &str {
+    name.split_once('@').map_or(name, |(_, host)| host)
 }
 
 /// Returns whether a text is an IPv6 address, perhaps with a zone.
@@ -103,7 +111,9 @@ impl Hosts {
         let invalid = |reason: &str| Err(format!("invalid host '{}': {reason}", shown(name)));
         // A name that begins with '-' would be an option of ssh.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-        if name.is_empty() || name.starts_with('-') || !(name.chars().all(is_name) || is_ipv6(name)) {
+        // Without the address, if it is one of IPv6.
+        let plain = name.strip_suffix(host_of(name)).filter(|_| is_ipv6(host_of(name))).unwrap_or(name);
+        if host_of(name).is_empty() || name.starts_with(['-', '@']) || !plain.chars().all(is_name) {
             return invalid(
                 "expected an address, or a name of letters, digits and -_.@ that does not begin with -",
             );
@@ -212,7 +222,7 @@ pub fn is_here(host: &str) -> bool {
     let own = own.to_string_lossy();
     let short = own.split('.').next().unwrap_or_default();
     let host = host.strip_suffix('.').unwrap_or(host);
-    ["localhost", "127.0.0.1", &own, short].iter().any(|name| name.eq_ignore_ascii_case(host))
+    ["localhost", "127.0.0.1", "::1", &own, short].iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
 #[cfg(test)]
@@ -254,6 +264,14 @@ mod tests {
         let nodes = placed("::1,[fe80::1%eth0]:2,[::2]", 4, MapBy::Slot);
         let hosts = [("::1", vec![0]), ("fe80::1%eth0", vec![1, 2]), ("::2", vec![3])];
         assert_eq!(nodes, hosts.map(|(host, ranks)| (host.into(), ranks)));
+        let nodes = placed("root@::1,root@[::2]:2,root@[fe80::1%eth0],u@b:2", 6, MapBy::Slot);
+        let hosts = [
+            ("root@::1", vec![0]),
+            ("root@::2", vec![1, 2]),
+            ("root@fe80::1%eth0", vec![3]),
+            ("u@b", vec![4, 5]),
+        ];
+        assert_eq!(nodes, hosts.map(|(host, ranks)| (host.into(), ranks)));
     }
 
     #[test]
@@ -284,6 +302,14 @@ mod tests {
             "fe80::1%",
             "fe80::1%a b",
             "a:b:4",
+            "root@::1:x",
+            "root@[::1]4",
+            "[root@::1]:2",
+            "a@b@::1",
+            "ro ot@::1",
+            "-x@::1",
+            "@::1",
+            "root@",
         ] {
             assert!(text.parse::<Hosts>().is_err(), "{text}");
         }
@@ -296,7 +322,9 @@ mod tests {
     #[test]
     fn the_own_node_is_known_by_its_names_in_any_case() {
         let own = gethostname().unwrap().into_string().unwrap();
-        for host in ["localhost", "LocalHost.", "127.0.0.1", &own, &own.to_uppercase(), &format!("{own}.")] {
+        for host in
+            ["localhost", "LocalHost.", "127.0.0.1", "::1", &own, &own.to_uppercase(), &format!("{own}.")]
+        {
             assert!(is_here(host), "{host}");
         }
         for host in ["", ".", "localhost..", "root@localhost", "other", "127.0.0.2"] {

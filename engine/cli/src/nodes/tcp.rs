@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use iof_remote::Node;
 
+use super::hosts::host_of;
 use crate::error::{Failure, shown};
 
 /// The value of `--carrier`.
@@ -97,7 +98,7 @@ fn own_address(nodes: &[Node]) -> Result<IpAddr, Failure> {
 /// Returns the address from which this node sends to a host. Nothing is sent.
 fn source(host: &str) -> Option<IpAddr> {
     // Any port: it only matters to a route.
-    let to = (host, 9).to_socket_addrs().ok()?.next()?;
+    let to = (host_of(host), 9).to_socket_addrs().ok()?.next()?;
     let from = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((from, 0)).ok()?;
     socket.connect(to).ok()?;
