@@ -46,6 +46,17 @@ impl Silence {
         self.heard.checked_add(wait)
     }
 
+    /// Returns when [`Silence::tell`] is due if nothing arrives.
+    pub fn tells_at(&self) -> Option<Instant> {
+        self.heard.checked_add(SILENT_AFTER).filter(|_| !self.is_told)
+    }
+
+    /// Returns the length of the silence if it is reported now, which happens once for each node.
+    pub fn tell(&mut self, now: Instant) -> Option<Duration> {
+        let length = now.saturating_duration_since(self.heard);
+        (length >= SILENT_AFTER && !mem::replace(&mut self.is_told, true)).then_some(length)
+    }
+
     /// Returns the step that is due. A silence is reported once for each node.
     pub fn step(&mut self, now: Instant) -> Option<SilenceStep> {
         let length = now.saturating_duration_since(self.heard);
@@ -57,8 +68,7 @@ impl Silence {
             return None;
         }
         self.noted = noted;
-        let is_told = mem::replace(&mut self.is_told, true);
-        Some(if is_told { SilenceStep::Check } else { SilenceStep::Tell(length) })
+        Some(self.tell(now).map_or(SilenceStep::Check, SilenceStep::Tell))
     }
 }
 

@@ -171,7 +171,8 @@ impl Driven {
             Phase::Receiving => self.silence.due(),
             Phase::Over | Phase::Dialing => None,
             Phase::Searching(search) => {
-                search.due().into_iter().chain(self.ends.state().link.ends_at()).min()
+                let ends_at = self.ends.state().link.ends_at();
+                search.due().into_iter().chain(ends_at).chain(self.silence.tells_at()).min()
             }
             Phase::Ending(until, _) => Some(*until),
         }
@@ -215,9 +216,15 @@ impl Driven {
         self.finish(now);
     }
 
-    /// Tells that the agent is silent, or gives it up, when it is time.
+    /// Tells that the agent is silent, or gives it up, when it is time. While another carrier is searched, only the
+    /// limit for that gives it up.
     fn note_silence(&mut self, driver: &mut EdgeDriver, now: Instant) {
-        if !matches!(self.phase, Phase::Receiving) || self.silence.due().is_none_or(|due| now < due) {
+        let due = match &self.phase {
+            Phase::Receiving => self.silence.due(),
+            Phase::Searching(_) => self.silence.tells_at(),
+            Phase::Dialing | Phase::Ending(..) | Phase::Over => None,
+        };
+        if due.is_none_or(|due| now < due) {
             return;
         }
         if !self.ends.state().front.is_to_report() {
@@ -225,22 +232,26 @@ impl Driven {
         }
         // What has arrived while this process stood still ends the silence.
         self.read(driver, now);
-        if !matches!(self.phase, Phase::Receiving) {
+        let step = match self.phase {
+            Phase::Receiving => self.silence.step(now),
+            Phase::Searching(_) => self.silence.tell(now).map(SilenceStep::Tell),
             // It was the end of the carrier, which has a reason of its own.
-            return;
+            Phase::Dialing | Phase::Ending(..) | Phase::Over => None,
+        };
+        if let Some(SilenceStep::Tell(length)) = step {
+            self.receiver.tell(NodeEvent::Silent(length));
         }
-        let step = self.silence.step(now);
-        if step.is_some() && self.up.as_ref().is_some_and(is_cut) {
+        let is_receiving = matches!(self.phase, Phase::Receiving);
+        if is_receiving && step.is_some() && self.up.as_ref().is_some_and(is_cut) {
             return self.up_failed(driver, &ErrorKind::TimedOut.into(), now);
         }
         match step {
-            Some(SilenceStep::Tell(length)) => self.receiver.tell(NodeEvent::Silent(length)),
             Some(SilenceStep::GiveUp(length)) => {
                 self.fail(driver, format!("its agent was silent for {} s", length.as_secs()), now);
                 // A process that stands still does not take SIGTERM.
                 self.ends.state().carrier.signal(Signal::KILL);
             }
-            Some(SilenceStep::Check) | None => {}
+            Some(SilenceStep::Tell(_) | SilenceStep::Check) | None => {}
         }
     }
 
@@ -371,6 +382,8 @@ impl Driven {
         drop(state);
         match self.address.clone().filter(|_| is_replaced) {
             Some(address) => {
+                // That of the agent begins with the search: this process may have stood still before.
+                self.silence.end(now);
                 let decoder = mem::replace(&mut self.decoder, FrameDecoder::of_agent());
                 self.phase = Phase::Searching(CarrierSearch::new(address, decoder, is_silent, now));
                 if driver.carriers.dials().is_some() {

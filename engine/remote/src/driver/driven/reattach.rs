@@ -248,6 +248,7 @@ impl Driven {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+    use std::collections::{BTreeMap, VecDeque};
     use std::fs;
     use std::sync::{Arc, Weak};
 
@@ -255,14 +256,64 @@ mod tests {
     use iof_engine::Node;
     use iof_nodes::FrontEnd;
     use iof_proto::Rank;
+    use mio::{Poll, Waker};
 
     use super::*;
     use crate::carrier::{MAX_STARTS, Template};
     use crate::carriers::Carriers;
+    use crate::driver::{FIRST_CARRIER, WAKER};
     use crate::edge::{Edge, EdgeEnds, NodeEvent};
     use crate::receiver::Receiver;
 
     const LONG: Duration = Duration::from_secs(1000);
+
+    #[test]
+    fn a_node_is_told_as_silent_once_while_a_carrier_is_searched() {
+        let carriers = Carriers::command(Template::new("sh -c").unwrap(), "true").with_link("true");
+        let poll = Poll::new().unwrap();
+        let mut driver = EdgeDriver {
+            registry: poll.registry().try_clone().unwrap(),
+            inbox: Weak::new(),
+            _waker: Arc::new(Waker::new(poll.registry(), WAKER).unwrap()),
+            carriers: carriers.clone(),
+            dials: None,
+            follower: None,
+            unreaped: BTreeMap::new(),
+            next_token: FIRST_CARRIER,
+            changed: VecDeque::new(),
+            attempts: 0,
+            waiting: VecDeque::new(),
+        };
+        let Carrier { end, .. } = carriers.start("a", None, true, None).unwrap();
+        let ranks = [Rank(0)].into();
+        let ends = Arc::new(EdgeEnds::new("a", FrontEnd::new(&ranks, 1..=1), end, None));
+        let started = ToFrontEnd::Started { pids: vec![1] }.frame().unwrap();
+        let frames = [Frame::HELLO.header().unwrap().to_vec(), ToFrontEnd::Ready.frame().unwrap(), started];
+        let (mut decoder, mut state) = (FrameDecoder::of_agent(), ends.state());
+        decoder.receive(&frames.concat());
+        let now = Instant::now();
+        while let Some(frame) = decoder.decode().unwrap() {
+            state.front.receive(&frame, now).unwrap();
+        }
+        state.link.outlive_carriers(LONG);
+        state.link.detach(now);
+        drop(state);
+        let (events, queue) = unbounded();
+        let (remote, engine, node) = (Weak::new(), Weak::new(), Node { host: "a".into(), ranks });
+        let receiver = Receiver { node, number: 0, remote, engine, ends, output: None, events };
+        // The search has a limit of its own.
+        let mut driven = Driven::new(receiver, None, LONG, Some(Duration::from_secs(5)));
+        let address = LinkAddress { path: "/nonexistent".into(), session: 0 };
+        driven.phase = Phase::Searching(CarrierSearch::new(address, decoder, true, now));
+        let mut events_after = |seconds| {
+            driven.look(&mut driver, now + Duration::from_secs(seconds));
+            assert!(driven.due().is_some_and(|due| due > now + Duration::from_secs(seconds)));
+            queue.try_iter().map(|(_, event)| event).collect::<Vec<_>>()
+        };
+        assert!(events_after(29).is_empty());
+        assert!(matches!(*events_after(31), [NodeEvent::Silent(length)] if length.as_secs() >= 30));
+        assert!(events_after(100).is_empty());
+    }
 
     #[test]
     fn attempts_that_are_not_answered_hold_back_no_other_one_for_long_and_end_with_their_edges() {
