@@ -1,6 +1,7 @@
 //! The reasons why the command fails.
 
 use std::borrow::Cow;
+use std::io;
 
 use iof_engine::{CaptureError, StartError};
 use nix::sys::signal::Signal;
@@ -29,6 +30,11 @@ pub fn shown(text: &str) -> Cow<'_, str> {
         None => text.into(),
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
     }
+}
+
+/// Returns the failure to find the present directory, which was removed for example.
+pub fn no_directory(error: io::Error) -> Failure {
+    Failure::Usage(format!("the present directory cannot be found ({error}): change to another one"))
 }
 
 impl Failure {

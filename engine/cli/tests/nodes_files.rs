@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use iof_testing::command::nodes::{has_thread, start};
 use iof_testing::command::site::Site;
@@ -132,4 +133,22 @@ fn files_of_nodes_are_files_of_this_node_without_other_nodes() {
         .finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
     assert_eq!(fs::read_to_string(format!("{}.one.0.out", name.display())).unwrap(), "out\n");
+}
+
+#[test]
+fn a_present_directory_that_was_removed_is_told_with_the_remedy() {
+    for output in ["/absolute", "relative"] {
+        let site = Site::new();
+        let script = format!(
+            "mkdir gone; cd gone; rmdir ../gone; exec {} run -n 1 --rsh 'env NODE=%h sh -c' --hosts a \
+             --output file={}{output}:node true",
+            env!("CARGO_BIN_EXE_iof"),
+            if output.starts_with('/') { site.path().display().to_string() } else { String::new() }
+        );
+        let mut command = Command::new("sh");
+        let done = Process::start(command.args(["-c", &script]).current_dir(site.path())).finish();
+        let told = "iof: the present directory cannot be found (No such file or directory (os error 2)): change to \
+                    another one\n";
+        assert_eq!((done.code, done.text(), done.stderr.as_str()), (2, "", told));
+    }
 }

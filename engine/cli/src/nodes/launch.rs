@@ -11,7 +11,7 @@ use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgr
 use nix::sys::signal::Signal;
 
 use crate::args::RunArgs;
-use crate::error::Failure;
+use crate::error::{Failure, no_directory};
 use crate::events::job_event::JobEvent;
 use crate::events::signal_watch::{SignalWatch, before_start};
 use crate::options::values::show_duration;
@@ -156,6 +156,7 @@ fn not_started(error: RemoteStartError, launch: &Launch<'_>, ended_by: Option<En
             let hint = hint.map(|(_, hint)| format!(" ({hint})")).unwrap_or_default();
             Failure::running(RemoteStartError::Lost { host, reason: reason + &hint })
         }
+        (RemoteStartError::Directory(error), _) => no_directory(error),
         (RemoteStartError::Job(error @ LaunchError::NameTaken(_)), _) => Failure::usage(error),
         (error, _) => Failure::running(error),
     }

@@ -19,7 +19,7 @@ use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
 use nix::unistd::gethostname;
 
-use crate::error::Failure;
+use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
 use crate::outputs::redirect::RedirectArgs;
@@ -304,7 +304,7 @@ impl<'a> Outputs<'a> {
         }
         let args = self.args;
         Ok(Some(NodeFiles {
-            directory: env::current_dir().map_err(Failure::running)?.into(),
+            directory: env::current_dir().map_err(no_directory)?.into(),
             output: args.output.clone(),
             nprocs: self.nprocs.unwrap_or(u32::MAX),
             fragments: args.tag_by == TagBy::Fragment,

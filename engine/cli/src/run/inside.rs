@@ -11,7 +11,7 @@ use iof_tool::{Delivery, Pull, RequestError, Tool};
 use super::plan::spec;
 use crate::args::RunArgs;
 use crate::commands::attach::{attach_several, pull_for};
-use crate::error::Failure;
+use crate::error::{Failure, no_directory};
 use crate::outputs::output::WrittenOutputs;
 use crate::outputs::printers::add_report;
 use crate::run::app::apps;
@@ -25,9 +25,7 @@ use crate::terminal::message::print_message;
 /// The job is not started, or its output is incomplete.
 pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> {
     let mut apps = apps(&args.app)?;
-    let here = env::current_dir().map_err(|error| {
-        Failure::usage(format!("the present directory cannot be found ({error}): change to another one"))
-    })?;
+    let here = env::current_dir().map_err(no_directory)?;
     for app in &mut apps {
         app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
     }
