@@ -573,6 +573,19 @@ fn what_a_failed_start_wrote_on_stderr_is_a_part_of_its_line() {
 }
 
 #[test]
+fn binary_text_of_a_failed_start_is_cut_and_escaped() {
+    for (text, shown) in [("\\0", "\\u{0}"), ("\\377", "\u{fffd}"), ("\\33", "\\u{1b}")] {
+        let site = Site::new();
+        let script = format!("#!/bin/sh\nhead -c 20000 /dev/zero | tr '\\0' '{text}' >&2; exit 3\n");
+        let rsh = site.install_script(&script, "login").display().to_string();
+        let done = site.run_sh(&["--hosts", "a", "--rsh", &rsh], "true").finish();
+        let told = "iof: cannot start ranks on a: its carrier ended with exit status: 3: ...";
+        assert!(done.code == 1 && done.stderr.starts_with(told), "{done:?}");
+        assert!(done.stderr.contains(shown) && done.stderr.len() < 1200, "{done:?}");
+    }
+}
+
+#[test]
 fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
     let mut agent = Process::start(iof().arg("agent"));
     let mut stdin = agent.stdin();

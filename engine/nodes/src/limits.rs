@@ -67,5 +67,9 @@ pub const MAX_ANSWERS_OF_NODE: usize = 8192;
 /// The largest number of totals in one control message.
 pub const MAX_TOTALS: usize = 4096;
 
+/// The longest text of a carrier in the reason for which a node is lost, in bytes. Only the end of a longer
+/// text is shown.
+pub const MAX_CARRIER_TEXT: usize = 1024;
+
 /// The longest reason or name that a control message contains, in bytes. A longer text is cut.
 pub const MAX_TEXT: usize = 4096;

@@ -3,8 +3,9 @@
 
 use std::io;
 
-use iof_nodes::limits::{MAX_GREETING, MAX_TEXT};
+use iof_nodes::limits::{MAX_CARRIER_TEXT, MAX_GREETING};
 use iof_nodes::{FrameDecoder, HEADER};
+use iof_proto::names::escape;
 
 /// The text of a node's carriers. It waits until the agent speaks, as a part of the reason for which it may
 /// not start. Then it is shown line by line.
@@ -56,17 +57,24 @@ impl CarrierText {
         }
     }
 
-    /// Returns what the reason for which the agent does not speak ends with: the lines of the last
-    /// [`MAX_TEXT`] bytes, unless they are shown.
+    /// Returns what the reason for which the agent does not speak ends with: the last lines, at most
+    /// [`MAX_CARRIER_TEXT`] bytes with control characters escaped, unless they are shown.
     pub fn take(&mut self) -> String {
         if self.is_shown {
             self.show(true);
         }
-        let rest = self.held.split_off(self.held.len().saturating_sub(MAX_TEXT));
+        let rest = self.held.split_off(self.held.len().saturating_sub(MAX_CARRIER_TEXT));
         self.held.clear();
         let text = String::from_utf8_lossy(&rest);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        if lines.is_empty() { String::new() } else { format!(": {}", lines.join("; ")) }
+        let text = escape(&lines.join("; "));
+        let is_cut = |start: &usize| text.len().saturating_sub(*start) > MAX_CARRIER_TEXT;
+        let start = text.char_indices().map(|(start, _)| start).find(|start| !is_cut(start));
+        match (text.get(start.unwrap_or_default()..), start) {
+            (None | Some(""), _) => String::new(),
+            (Some(end), Some(1..)) => format!(": ...{end}"),
+            (Some(all), _) => format!(": {all}"),
+        }
     }
 
     /// Adds the text that `decoder` has received, after `skipped` bytes before the first header. Returns
