@@ -524,6 +524,23 @@ fn a_stream_of_a_node_is_pulled_while_tools_read_it_and_begins_with_what_the_nod
 }
 
 #[test]
+fn a_pull_of_a_job_that_was_not_started_reports_no_lost_node() {
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
+    let fixture = begin_in(engine, &job_spec(), true);
+    fixture.job.report_node(B, NodeReport::Started { pids: vec![12, 13] });
+    let mut tool = fixture.puller();
+    // The node does not answer.
+    fixture.pull(1);
+    fixture.engine.withdraw_from_nodes(&fixture.job);
+    // The next job of this name is the first one for the tool.
+    let fixture = begin_in(fixture.engine, &job_spec(), true).started();
+    fixture.pull(1);
+    fixture.deliver(1, 0, "all", Some(DeliveredEnd::Complete)).recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(read(&mut tool), ("all".to_owned(), 0, None));
+    fixture.end(&[A, B]);
+}
+
+#[test]
 fn a_pull_without_backlog_has_no_gap_before_its_first_byte() {
     let fixture = start_direct();
     let mut tool = fixture.tool();

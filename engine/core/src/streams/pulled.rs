@@ -80,9 +80,10 @@ impl Core {
     }
 
     /// Ends the pulled streams of a job whose nodes have ended that have no ring, because the request came
-    /// when its node had ended: tools miss all that is known of them.
+    /// when its node had ended: tools miss all that is known of them. Of a job that was not started they miss
+    /// nothing.
     pub(crate) fn end_unanswered_pulls(&mut self, nspace: &Nspace) {
-        let Some(job) = self.jobs.get(nspace) else { return };
+        let Some(job) = self.jobs.get(nspace).filter(|job| !job.is_starting()) else { return };
         let mut pulls = Vec::new();
         for (&(rank, channel), pull) in job.pulled().iter().filter(|(_, pull)| !pull.is_missed) {
             if job.delivered_stream(rank, channel).is_none() {
