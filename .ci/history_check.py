@@ -19,7 +19,7 @@ TAG = re.compile(rb"\[(?:([^\],]+),)?(\d+)\](?:\[[^\]:]*:(\d+|unknown)\])?<(stdo
 # The beginning of each line of a text: its rank, its channel and its number.
 LABEL = re.compile(rb"(\d+)([oed])\d+\. ")
 MISSING = re.compile(
-    r"iof: job \S+: ranks? (\S+) (stdout|stderr|stddiag): (\d+) bytes are missing "
+    r"iof: (?:\S+: )?job \S+: ranks? (\S+) (stdout|stderr|stddiag): (\d+) bytes are missing "
     r"(?:at offset (\d+)|in \d+ gaps( in total)?(?:, the first at offset (\d+))?)(?: in its file on \S+)?$")
 SUMMARY = re.compile(r"iof: summary: .*; (\d+) bytes forwarded, (\d+) lost$")
 UNFINISHED = re.compile(r"lost the engine .* before (\d+) of its streams .* after the first (\d+) bytes")
@@ -362,6 +362,8 @@ def check_code(job, ranks, launcher):
         allowed = {-9}
     elif job["interrupted"]:
         allowed = {130, -2} | failed | lost | (set() if failed or lost or None in codes else {0})
+        # The time limit may have come first.
+        allowed |= {124} if job["timeout"] else set()
     elif job["unstarted"] or job["timeout"] and None in codes:
         allowed = {124} | failed | lost
     else:
