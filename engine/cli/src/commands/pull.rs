@@ -89,7 +89,7 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     if broken > 0 {
         let streams = if broken == 1 { "1 stream is".into() } else { format!("{broken} streams are") };
         return Err(Failure::running(format!(
-            "{streams} broken, because the nodes of their ranks were lost: at least {broken_bytes} bytes at their ends \
+            "{streams} broken, because nodes were lost or did not answer: at least {broken_bytes} bytes at their ends \
              are missing"
         )));
     }
