@@ -476,6 +476,48 @@ fn a_library_that_is_not_initialised_or_only_by_one_rank_ends_no_job() {
 }
 
 #[test]
+fn ranks_that_are_alone_end_a_job_in_a_running_engine_with_1_and_the_remedy() {
+    let site = Site::new();
+    let Some(program) = linked(&site, "libmpi.so.40") else { return };
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    let run_in = |options: &[&str], segment: &str| {
+        // The ranks exit with 0 also when they are ended.
+        let script = format!("trap : TERM; sleep 1000 | {} {segment}; exit 0", program.display());
+        let args = ["--in", "main", "-n", "3", "--nspace", "demo"];
+        Process::start(site.iof("run").args(args).args(options).args(["sh", "-c", &script])).finish()
+    };
+    let remedy = "because Open MPI needs PMIx: choose --mpi pmix, or --mpi none if ranks are to be alone";
+    for options in [&[][..], &["--quiet"]] {
+        let done = run_in(options, &format!("{}/sm_segment.$IOF_RANK", site.path().display()));
+        let wanted = format!("iof: job demo: ranks 0-2 have started MPI, each alone, {remedy}");
+        assert_eq!((done.code, done.stderr.lines().last()), (1, Some(wanted.as_str())), "{done:?}");
+    }
+    let done = run_in(&["--mpi", "pmi1"], "");
+    assert!(done.code == 1 && done.stderr.contains("ranks 0-2 would be alone, because Open MPI"), "{done:?}");
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
+#[test]
+fn ranks_that_are_alone_end_a_job_that_a_rank_has_spawned_with_the_remedy() {
+    let site = Site::new();
+    let Some(program) = linked(&site, "libmpi.so.40") else { return };
+    let ended = site.path().join("ended");
+    let (ended, program) = (ended.display(), program.display());
+    let text = format!("#!/bin/sh\ntrap 'touch {ended}' TERM\nsleep 1000 | {program}\nexit 0\n");
+    let child = site.install_script(&text, "child");
+    let text = format!("#!/bin/sh\nuntil [ -e {ended} ]; do sleep 0.05; done\n");
+    let parent = site.install_script(&text, "parent");
+    let done = run_spawner(&[], child.to_str().unwrap(), parent.to_str().unwrap(), "");
+    let line = "iof: job demo-2: ranks 0-2 would be alone, because Open MPI needs PMIx: choose --mpi pmix";
+    assert!(done.stderr.lines().last().unwrap_or_default().starts_with(line), "{done:?}");
+    // The exit code is that of the command's own job.
+    assert_eq!((done.code, done.stderr.matches(line).count()), (0, 1), "{done:?}");
+}
+
+#[test]
 fn ranks_of_another_launcher_are_not_alone() {
     let site = Site::new();
     let Some(program) = linked(&site, "libmpi.so.40") else { return };

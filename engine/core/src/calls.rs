@@ -12,7 +12,7 @@ use crate::Core;
 use crate::clients::client::{ClientProcess, Requester};
 use crate::effects::{Command, HandleOp};
 use crate::ids::{JobId, PageId, StreamName};
-use crate::jobs::early_end::EarlyEndPolicy;
+use crate::jobs::early_end::{EarlyEndPolicy, EndCause};
 use crate::jobs::job::{
     JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach, StdinAccess,
 };
@@ -291,6 +291,13 @@ impl Core {
         let receivers = job.signal(signal, now, |_, reach| !groups_only || reach == SignalReach::Group);
         self.jobs.schedule_early_end(&id.nspace, now);
         receivers
+    }
+
+    /// Ends a job as one that has failed, see `Job::fail`.
+    pub fn fail_job(&mut self, job: &JobId, now: Instant) {
+        let (id, Some(job)) = (job, self.job_mut(job)) else { return };
+        job.end(EndCause::Embedder);
+        self.jobs.schedule_early_end(&id.nspace, now);
     }
 
     /// Ends the backlog of a job, see `Job::release_backlog`.

@@ -253,10 +253,10 @@ impl Engine {
         self.starter.capture.fallback()
     }
 
-    /// Returns the library that is the PMIx server of this engine's jobs, with its version; `None`
-    /// if no job has needed one ([`Mpi`](crate::Mpi)).
-    pub fn pmix_library(&self) -> Option<String> {
-        self.starter.pmix.library()
+    /// Returns the library that is the PMIx server of a job, with its version; `None` if the job has
+    /// not needed one ([`Mpi`](crate::Mpi)), or was removed.
+    pub fn pmix_library(&self, job: &Job) -> Option<String> {
+        self.starter.pmix.library(job.id())
     }
 
     /// Lets tools of PMIx attach to this engine by the name `nspace`, until it ends, whatever jobs it

@@ -127,6 +127,14 @@ impl Job {
         count
     }
 
+    /// Ends the job as one that has failed: its ranks receive SIGTERM, and SIGKILL after
+    /// [`JobSpec::kill_wait`](crate::JobSpec::kill_wait). Its exit code is 1, whatever its ranks return. Has no effect on a
+    /// job that the engine ends already, or that is over.
+    pub fn fail(&self) {
+        self.tables.lock().fail_job(&self.id, Instant::now());
+        self.tables.reports.wake();
+    }
+
     /// Completes an output stream of a local rank with the bytes written so far. Later writes to it
     /// raise SIGPIPE. Readers receive the bytes and then the end of the stream. Returns `false` if
     /// the job has no such local rank, `channel` is stdin, the stream was complete already, or the

@@ -32,8 +32,9 @@ pub enum JobEvent {
         channel: Channel,
         remedy: Remedy,
     },
-    /// Each rank is alone, as this line says.
+    /// Each rank of a job is alone, as this line says.
     Alone {
+        nspace: Nspace,
         line: String,
         ends_job: bool,
     },

@@ -1,4 +1,4 @@
-//! The watch for ranks that are alone, as their job's protocol is not that of their MPI library. The
+//! The watch of started jobs, also for ranks that are alone, as their job's protocol is not that of their MPI library. The
 //! text of a shell does not show which library it uses; the memory of the running processes does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Job, Mpi};
+use iof_engine::{Engine, Job, Mpi};
 use iof_pmix_server::is_launcher;
 use iof_proto::Rank;
 use iof_proto::ranges::listed;
@@ -90,14 +90,23 @@ impl Unserved {
     }
 }
 
-/// Starts a thread that looks a few times at the libraries of some ranks of `job`, which has several
-/// ranks. It sends [`JobEvent::Alone`] at most twice.
-pub fn watch_for_singletons(
+/// Starts the threads that accompany a started job: one that runs `report`, and unless the job has one
+/// rank or serves no MPI, one that looks a few times at the libraries of some ranks. The latter sends
+/// [`JobEvent::Alone`] at most twice. `ranks` is the number of the ranks that run here.
+pub fn watch_job(
+    engine: &Engine,
     job: &Job,
-    (mpi, has_pmix): (Mpi, bool),
-    events: Sender<JobEvent>,
+    (ranks, mpi): (u64, Mpi),
+    events: &Sender<JobEvent>,
+    report: impl FnOnce(&Job) + Send + 'static,
 ) -> Result<(), Failure> {
-    let job = job.clone();
+    let reported = job.clone();
+    start_thread("iof-job", move || report(&reported))?;
+    if ranks < 2 || mpi == Mpi::None {
+        return Ok(());
+    }
+    let has_pmix = engine.pmix_library(job).is_some();
+    let (job, events) = (job.clone(), events.clone());
     start_thread("iof-singletons", move || {
         let mut pauses: Vec<Duration> = LOOKS.into_iter().rev().collect();
         let (mut is_told, mut alone) = (false, BTreeSet::new());
@@ -116,11 +125,11 @@ pub fn watch_for_singletons(
                 }
                 (true, _) => (format!("ranks {} would be alone", listed(&alone)), INTENT),
             };
-            let (nspace, remedy) = (job.nspace(), first.library.remedy(mpi));
+            let (nspace, remedy) = (job.nspace().clone(), first.library.remedy(mpi));
             let line = format!("job {nspace}: {subject}, because {remedy}{intent}");
             if !is_told || ends_job {
                 // The send fails only when the job is over.
-                let _ = events.send(JobEvent::Alone { line, ends_job });
+                let _ = events.send(JobEvent::Alone { nspace, line, ends_job });
                 is_told = true;
                 pauses = repeat_n(LOOK_AGAIN, if ends_job { 0 } else { LOOKS_AGAIN }).collect();
             }

@@ -126,7 +126,7 @@ impl Failures {
             )),
             EndCause::Timeout => Some(self.timeout_line()),
             // A line has told the reason.
-            EndCause::Exchange(_) | EndCause::ParentEnded => None,
+            EndCause::Exchange(_) | EndCause::ParentEnded | EndCause::Embedder => None,
         }
     }
 
@@ -191,7 +191,7 @@ impl Failures {
             Some(EndCause::Uninitialized(rank)) => Some(format!("rank {rank} did not call MPI_Init")),
             Some(EndCause::Exchange(_)) => Some("its ranks can't exchange values".to_owned()),
             Some(EndCause::ParentEnded) => Some("its parent has ended".to_owned()),
-            Some(EndCause::Timeout) | None => None,
+            Some(EndCause::Timeout | EndCause::Embedder) | None => None,
         };
         if let Some(because) = because.filter(|_| !self.terminated.is_empty()) {
             let others = if self.terminated.len() == 1 { "rank" } else { "ranks" };

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Ending, Engine, Job, QueryReply, Signal, SpawnReply, SpawnRequest};
+use iof_engine::{Ending, Engine, Job, Mpi, QueryReply, Signal, SpawnReply, SpawnRequest};
 use iof_proto::limits::MAX_SPAWNED_JOBS;
 use iof_proto::{Failure as Refusal, Found, JobSpec, Nspace, Status, Value};
 
 use crate::commands::attach::attach_own;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
+use crate::events::singletons::watch_job;
 use crate::outputs::output::Outputs;
 use crate::outputs::printers::AttachedOutputs;
-use crate::processes::threads::start_thread;
 use crate::reports::failures::Failures;
-use crate::run::host::FAILURES;
+use crate::run::host::{ALONE, FAILURES};
 
 /// The command's own engine, job and slots.
 pub struct Own<'b, 'a> {
@@ -34,8 +34,16 @@ const MAX_REPORTS: usize = MAX_SPAWNED_JOBS;
 #[derive(Default)]
 pub struct Children<'a> {
     running: BTreeMap<Nspace, Child<'a>>,
-    /// The lines about failed ranks of the jobs that ended last.
-    reports: VecDeque<(Nspace, String)>,
+    /// The jobs that ended last.
+    reports: VecDeque<(Nspace, ChildReport)>,
+}
+
+/// The lines at the end of a job.
+struct ChildReport {
+    /// Those about failed ranks.
+    failed: String,
+    /// The one that tells that its ranks were alone, if they were.
+    alone: String,
 }
 
 struct Child<'a> {
@@ -46,8 +54,11 @@ struct Child<'a> {
     outputs: Option<AttachedOutputs<'a>>,
     /// The job, once its ranks are started.
     job: Option<Job>,
+    mpi: Mpi,
     timeout: Option<Duration>,
-    /// The queries for its failed ranks, which its end answers.
+    /// The line that tells that its ranks are alone.
+    alone: Option<String>,
+    /// The queries for its lines, which its end answers.
     asked: Vec<QueryReply>,
 }
 
@@ -89,14 +100,15 @@ impl<'a> Children<'a> {
         let shown =
             own.job.filter(|(job, _)| parent.is_some_and(|parent| *parent == job.nspace || is_child(parent)));
         let outputs = shown.map(|(_, outputs)| attach(own.engine, outputs, spec)).transpose()?;
-        let (is_shown, timeout) = (outputs.is_some(), spec.timeout);
-        Ok(Child { ranks, is_shown, outputs, job: None, timeout, asked: Vec::new() })
+        let (is_shown, mpi, timeout) = (outputs.is_some(), spec.mpi, spec.timeout);
+        Ok(Child { ranks, is_shown, outputs, job: None, mpi, timeout, alone: None, asked: Vec::new() })
     }
 
     /// Notes that the ranks of a job are started, or that none is. Returns the number
     /// of outputs that are written for it, whose ends are events.
     pub fn started(
         &mut self,
+        engine: &Engine,
         nspace: &Nspace,
         job: Option<Job>,
         events: &Sender<JobEvent>,
@@ -105,18 +117,15 @@ impl<'a> Children<'a> {
             self.running.remove(nspace);
             return Ok(0);
         };
-        let child = self.running.get_mut(nspace).map(|child| {
-            child.job = Some(job.clone());
-            (child.outputs.take(), child.timeout)
-        });
-        let (outputs, timeout) = child.unwrap_or_default();
-        let over = events.clone();
-        // A send fails only if the receiver has already decided to end.
-        start_thread("iof-child", move || {
-            let lines = failure_lines(&job, timeout);
+        let Some(child) = self.running.get_mut(nspace) else { return Ok(0) };
+        let (over, timeout) = (events.clone(), child.timeout);
+        watch_job(engine, &job, (child.ranks, child.mpi), events, move |job| {
+            let lines = failure_lines(job, timeout);
+            // A send fails only if the receiver has already decided to end.
             drop(over.send(JobEvent::ChildOver { nspace: job.nspace().clone(), lines }));
         })?;
-        let writers = outputs.map_or(Ok(Vec::new()), AttachedOutputs::start)?;
+        child.job = Some(job);
+        let writers = child.outputs.take().map_or(Ok(Vec::new()), AttachedOutputs::start)?;
         let count = writers.len();
         for writer in writers {
             let events = events.clone();
@@ -129,19 +138,28 @@ impl<'a> Children<'a> {
     /// written here.
     pub fn over(&mut self, nspace: Nspace, lines: Vec<String>) -> Vec<String> {
         let Some(child) = self.running.remove(&nspace) else { return Vec::new() };
-        let text = lines.join("\n");
-        child.asked.into_iter().for_each(|reply| answer(reply, &text));
-        self.reports.push_front((nspace, text));
+        let report = ChildReport { failed: lines.join("\n"), alone: child.alone.clone().unwrap_or_default() };
+        child.asked.into_iter().for_each(|reply| report.answer(reply));
+        self.reports.push_front((nspace, report));
         self.reports.truncate(MAX_REPORTS);
-        if child.is_shown { lines } else { Vec::new() }
+        if child.is_shown { lines.into_iter().chain(child.alone).collect() } else { Vec::new() }
+    }
+
+    /// Notes that the ranks of a job are alone, as `line` says, and ends the job if `ends_job`. Returns
+    /// the line if its output is written here and its end does not show the line soon.
+    pub fn alone(&mut self, nspace: &Nspace, line: String, ends_job: bool) -> Option<String> {
+        let child = self.running.get_mut(nspace)?;
+        child.job.iter().filter(|_| ends_job).for_each(Job::fail);
+        child.alone = Some(line);
+        child.alone.clone().filter(|_| child.is_shown && !ends_job)
     }
 
     /// Answers a query for the lines about a job, once it has ended.
     pub fn query(&mut self, nspace: &Nspace, reply: QueryReply) {
         if let Some(child) = self.running.get_mut(nspace) {
             child.asked.push(reply);
-        } else if let Some((_, text)) = self.reports.iter().find(|(name, _)| name == nspace) {
-            answer(reply, text);
+        } else if let Some((_, report)) = self.reports.iter().find(|(name, _)| name == nspace) {
+            report.answer(reply);
         }
     }
 
@@ -158,8 +176,15 @@ impl Drop for Children<'_> {
     }
 }
 
-fn answer(reply: QueryReply, text: &str) {
-    reply.answer(vec![Found { query: 0, key: FAILURES.to_owned(), value: Value::Text(text.to_owned()) }]);
+impl ChildReport {
+    fn answer(&self, reply: QueryReply) {
+        let found = [(FAILURES, &self.failed), (ALONE, &self.alone)].map(|(key, text)| Found {
+            query: 0,
+            key: key.to_owned(),
+            value: Value::Text(text.clone()),
+        });
+        reply.answer(found.into());
+    }
 }
 
 /// Blocks until a job is over. Returns the lines about its failed ranks, as a launcher prints them.

@@ -17,6 +17,9 @@ use crate::events::job_event::JobEvent;
 /// `PMIX_NSPACE` names, at its end.
 pub const FAILURES: &str = "iof.run.failures";
 
+/// The key of the line that tells that the ranks of this job were alone, as for [`FAILURES`].
+pub const ALONE: &str = "iof.run.alone";
+
 /// The host of the command's engine. What it sends is lost only when the job is over.
 pub struct CommandHost {
     pub events: Sender<JobEvent>,
@@ -39,7 +42,7 @@ impl Host for CommandHost {
     }
 
     fn queries(&self) -> Vec<String> {
-        vec![FAILURES.to_owned()]
+        [FAILURES, ALONE].map(str::to_owned).into()
     }
 
     fn query(&self, queries: &[Query], reply: QueryReply) {

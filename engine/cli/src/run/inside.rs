@@ -15,7 +15,7 @@ use crate::error::{Failure, no_directory};
 use crate::outputs::output::WrittenOutputs;
 use crate::outputs::printers::add_report;
 use crate::run::app::apps;
-use crate::run::host::FAILURES;
+use crate::run::host::{ALONE, FAILURES};
 use crate::terminal::message::print_message;
 
 /// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
@@ -57,9 +57,7 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
     attached.write()?.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
     let mut spawner = spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?;
     let code = exit_code(&mut spawner)?;
-    if !args.ending.quiet {
-        print_failures(&mut spawner, &spawn.spec.nspace, code);
-    }
+    print_lines(&mut spawner, &spawn.spec.nspace, code, args.ending.quiet);
     let code = ExitCode::from(code);
     // Lines on the gaps name the bytes.
     if sum.lost.is_empty() { Ok(code) } else { Err(Failure::running("the output is incomplete")) }
@@ -83,17 +81,19 @@ fn exit_code(spawner: &mut Tool) -> Result<u8, Failure> {
     Err(Failure::running("lost the engine before the end of the job"))
 }
 
-/// Prints the lines about failed ranks of a job that has ended, which the command has that runs the
-/// engine. Other programs have none.
-fn print_failures(spawner: &mut Tool, nspace: &Nspace, code: u8) {
-    let query =
-        Query { qualifiers: vec![Info::new(key::PMIX_NSPACE, nspace.as_str())], ..Query::new([FAILURES]) };
+/// Prints the lines about a job that has ended, which the command has that runs the engine: those about
+/// failed ranks unless `is_quiet`, and the one about ranks that were alone. Other programs have none.
+fn print_lines(spawner: &mut Tool, nspace: &Nspace, code: u8, is_quiet: bool) {
+    let keys = [FAILURES, ALONE].into_iter().skip(usize::from(is_quiet));
+    let qualifiers = vec![Info::new(key::PMIX_NSPACE, nspace.as_str())];
+    let query = Query { qualifiers, ..Query::new(keys) };
     let found = spawner.queries(vec![query]).map(|answer| answer.found).unwrap_or_default();
-    match found.as_slice() {
-        [Found { value: Value::Text(text), .. }] => {
-            text.lines().for_each(|line| print_message(format_args!("{line}")))
+    if found.is_empty() && code != 0 && !is_quiet {
+        print_message(format_args!("job {nspace}: ended with exit code {code}"));
+    }
+    for Found { value, .. } in &found {
+        if let Value::Text(text) = value {
+            text.lines().for_each(|line| print_message(format_args!("{line}")));
         }
-        _ if code != 0 => print_message(format_args!("job {nspace}: ended with exit code {code}")),
-        _ => {}
     }
 }

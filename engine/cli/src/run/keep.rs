@@ -66,11 +66,15 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
                 false
             }
             Ok(JobEvent::Spawned { nspace, job }) => {
-                children.started(&nspace, job, &events)?;
+                children.started(&engine, &nspace, job, &events)?;
                 false
             }
             Ok(JobEvent::ChildOver { nspace, lines }) => {
                 children.over(nspace, lines);
+                false
+            }
+            Ok(JobEvent::Alone { nspace, line, ends_job }) => {
+                children.alone(&nspace, line, ends_job);
                 false
             }
             Ok(JobEvent::Query { nspace, reply }) => {

@@ -11,8 +11,8 @@ use iof_remote::{Launch, Node, NodeConfig, RemoteJob, Template, environment};
 use super::prepared::Prepared;
 use crate::error::Failure;
 use crate::events::job_event::{FLUSH_LIMIT, JobEvent};
+use crate::events::singletons::watch_job;
 use crate::nodes::launch;
-use crate::processes::threads::start_thread;
 use crate::reports::failures::MAX_FAILURE_LINES;
 use crate::terminal::keyboard::Keyboard;
 
@@ -42,7 +42,7 @@ impl Drop for LaunchedJob {
 }
 
 impl LaunchedJob {
-    /// Starts the ranks, and a thread that reports their ends.
+    /// Starts the ranks, and the threads that watch them.
     pub fn start(base: &Prepared<'_>) -> Result<LaunchedJob, Failure> {
         let Prepared { plan, engine, events, .. } = base;
         let launched = match &plan.nodes {
@@ -52,7 +52,9 @@ impl LaunchedJob {
                 LaunchedJob { job: remote.job.clone(), remote: Some(remote) }
             }
         };
-        watch_job(launched.job.clone(), events.clone())?;
+        let ranks = if plan.nodes.is_none() { plan.spec.nprocs() } else { 0 };
+        let sender = events.clone();
+        watch_job(engine, &launched, (ranks, plan.spec.mpi), events, move |job| report_ends(job, &sender))?;
         Ok(launched)
     }
 
@@ -101,34 +103,32 @@ fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> 
     launch::start(nodes, &launch, engine, (signals, events))
 }
 
-/// Starts a thread that reports the ends of the ranks.
-fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
-    start_thread("iof-job", move || {
-        // A send fails only if the receiver has already decided to end.
-        let (mut lines, mut caller_of_abort) = (0usize, None);
-        for ending in job.endings() {
-            match &ending {
-                Ending::Early(EarlyEnd { cause: EndCause::Abort { rank, .. }, .. }) => {
-                    caller_of_abort = Some(*rank);
-                }
-                Ending::Early(EarlyEnd { cause: EndCause::BadExit(rank), .. }) => {
+/// Reports the ends of the ranks, and blocks until the last one.
+fn report_ends(job: &Job, events: &Sender<JobEvent>) {
+    // A send fails only if the receiver has already decided to end.
+    let (mut lines, mut caller_of_abort) = (0usize, None);
+    for ending in job.endings() {
+        match &ending {
+            Ending::Early(EarlyEnd { cause: EndCause::Abort { rank, .. }, .. }) => {
+                caller_of_abort = Some(*rank);
+            }
+            Ending::Early(EarlyEnd { cause: EndCause::BadExit(rank), .. }) => {
+                job.flush_rank(*rank, Some(FLUSH_LIMIT));
+            }
+            Ending::Rank(RankExit { rank, exit, requested: false, .. }) => {
+                let has_failed = !exit.success() && lines < MAX_FAILURE_LINES;
+                if has_failed || caller_of_abort == Some(*rank) {
+                    lines = lines.saturating_add(1);
+                    // The line about the rank then follows the rank's own output.
                     job.flush_rank(*rank, Some(FLUSH_LIMIT));
                 }
-                Ending::Rank(RankExit { rank, exit, requested: false, .. }) => {
-                    let has_failed = !exit.success() && lines < MAX_FAILURE_LINES;
-                    if has_failed || caller_of_abort == Some(*rank) {
-                        lines = lines.saturating_add(1);
-                        // The line about the rank then follows the rank's own output.
-                        job.flush_rank(*rank, Some(FLUSH_LIMIT));
-                    }
-                }
-                _ => {}
             }
-            let _ = events.send(JobEvent::Ending(ending));
-            if let Some(status) = job.try_wait_exit() {
-                let _ = events.send(JobEvent::Exited(status));
-            }
+            _ => {}
         }
-        let _ = events.send(JobEvent::Over(job.wait()));
-    })
+        let _ = events.send(JobEvent::Ending(ending));
+        if let Some(status) = job.try_wait_exit() {
+            let _ = events.send(JobEvent::Exited(status));
+        }
+    }
+    let _ = events.send(JobEvent::Over(job.wait()));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem};
 
-use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, SAME_REQUEST, Signal as RankSignal};
+use iof_engine::{Ending, Engine, Job, JobStatus, Mpi, RankExit, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::Rank;
 use iof_remote::RemoteJob;
@@ -152,8 +152,12 @@ impl RunningJob<'_> {
                 self.report_cut_off(&status);
                 self.course.status = Some(status);
             }
-            JobEvent::Alone { line, ends_job: true } => self.fail(Failure::Running(line)),
-            JobEvent::Alone { line, ends_job: false } => {
+            JobEvent::Alone { nspace, line, ends_job } if nspace != *self.job.nspace() => {
+                let shown = self.children.alone(&nspace, line, ends_job);
+                shown.into_iter().for_each(|line| print_message(format_args!("{line}")));
+            }
+            JobEvent::Alone { line, ends_job: true, .. } => self.fail(Failure::Running(line)),
+            JobEvent::Alone { line, ends_job: false, .. } => {
                 print_message(format_args!("{line}"));
                 self.course.alone = Some(line);
             }
@@ -178,11 +182,12 @@ impl RunningJob<'_> {
                 let own = Own { engine, job: Some((spec, outputs)), slots: *slots };
                 self.children.request(&own, *request, reply);
             }
-            JobEvent::Spawned { nspace, job } => match self.children.started(&nspace, job, &self.base.events)
-            {
-                Ok(outputs) => self.outputs = self.outputs.saturating_add(outputs),
-                Err(failure) => self.fail(failure),
-            },
+            JobEvent::Spawned { nspace, job } => {
+                match self.children.started(&self.base.engine, &nspace, job, &self.base.events) {
+                    Ok(outputs) => self.outputs = self.outputs.saturating_add(outputs),
+                    Err(failure) => self.fail(failure),
+                }
+            }
             JobEvent::ChildOver { nspace, lines } => {
                 self.children.over(nspace, lines).into_iter().for_each(|line| self.report_line(Some(line)));
             }
@@ -206,7 +211,7 @@ impl RunningJob<'_> {
                 match &self.job.remote {
                     Some(remote) if args.timings => report_agents(&remote.costs()),
                     None if args.timings => {
-                        print_message(format_args!("timings: {}", mpi_protocol(spec.mpi, engine)));
+                        print_message(format_args!("timings: {}", mpi_protocol(spec.mpi, engine, &self.job)));
                     }
                     _ => {}
                 }
@@ -474,8 +479,8 @@ impl RunningJob<'_> {
 }
 
 /// Returns a text about the protocol by which the ranks could start MPI.
-fn mpi_protocol(mpi: Mpi, engine: &Engine) -> String {
-    match (engine.pmix_library(), mpi) {
+fn mpi_protocol(mpi: Mpi, engine: &Engine, job: &Job) -> String {
+    match (engine.pmix_library(job), mpi) {
         (Some(library), _) => format!("MPI by PMIx ({library})"),
         (None, Mpi::Auto | Mpi::Pmi1) => "MPI by PMI-1".into(),
         (None, _) => "no MPI".into(),

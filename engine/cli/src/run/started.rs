@@ -2,8 +2,6 @@
 
 use std::mem;
 
-use iof_engine::Mpi;
-
 use super::children::Children;
 use super::launched_job::LaunchedJob;
 use super::plan::Plan;
@@ -11,7 +9,6 @@ use super::prepared::Prepared;
 use super::running::{Course, RunningJob};
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
-use crate::events::singletons::watch_for_singletons;
 use crate::outputs::printers::OutputWriter;
 use crate::processes::orphans::reap_if_first_process;
 use crate::reports::failures::Failures;
@@ -56,10 +53,6 @@ impl<'a> StartedJob<'a> {
         }
         if nodes.is_none() {
             reap_if_first_process(job)?;
-            if spec.nprocs() > 1 && spec.mpi != Mpi::None {
-                let protocol = (spec.mpi, base.engine.pmix_library().is_some());
-                watch_for_singletons(job, protocol, base.events.clone())?;
-            }
         }
         let events = base.events.clone();
         stdin.push(&base.engine, &spec.nspace, move |event| drop(events.send(JobEvent::Stdin(event))))?;

@@ -10,6 +10,7 @@ use crate::clients::client::{ReplyTo, Requester};
 use crate::effects::HandleOp;
 use crate::fences::table::{EnterError, Fence, FenceKey, Modex, NodeEntry};
 use crate::ids::JobId;
+use crate::jobs::early_end::EndCause;
 use crate::jobs::nodes::{NodeId, NodeKey};
 use crate::notice::Notice;
 use crate::upcall::Upcall;
@@ -193,7 +194,7 @@ impl Core {
         let Some(state) = self.jobs.find_mut(job) else { return };
         let host = state.rank(rank).and_then(|state| state.node()).and_then(|node| state.host(node));
         let (host, reason) = (host.unwrap_or_default().to_owned(), reason.into());
-        state.exchange_failed(rank);
+        state.end(EndCause::Exchange(rank));
         self.effects.notices.push(Notice::ExchangeFailed { job: job.nspace.clone(), host, reason });
         self.jobs.schedule_early_end(&job.nspace, now);
     }

@@ -45,6 +45,8 @@ pub enum EndCause {
     Timeout,
     /// The job or tool has ended that had the engine start this job.
     ParentEnded,
+    /// The embedder has ended the job as one that has failed (`Job::fail`).
+    Embedder,
 }
 
 impl EndCause {
@@ -219,18 +221,10 @@ impl EarlyEndPolicy {
         }
     }
 
-    /// Notes that ranks can't exchange values, because of those of this rank. This ends the job unless something
-    /// else does.
-    pub(crate) fn exchange_failed(&mut self, rank: Rank) {
+    /// Ends the job because of `end`, whatever failures end it, unless something else does.
+    pub(crate) fn end(&mut self, end: EndCause) {
         if let Phase::Running { cause: cause @ None, .. } = &mut self.phase {
-            *cause = Some(EndCause::Exchange(rank));
-        }
-    }
-
-    /// Notes that the parent of the job has ended. This ends the job unless something else does.
-    pub(crate) fn parent_ended(&mut self) {
-        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase {
-            *cause = Some(EndCause::ParentEnded);
+            *cause = Some(end);
         }
     }
 
@@ -252,7 +246,8 @@ impl EarlyEndPolicy {
                 let failed = suspects.extract_if(.., |_, (_, time)| *time <= now);
                 let failed = failed.map(|(_, failed)| failed).min_by_key(|(_, time)| *time);
                 let failed = failed.map(|(rank, _)| EndCause::BadExit(rank));
-                let has_effect = |cause: &EndCause| ranks_left || matches!(cause, EndCause::Abort { .. });
+                let is_told = |cause: &EndCause| matches!(cause, EndCause::Abort { .. } | EndCause::Embedder);
+                let has_effect = |cause: &EndCause| ranks_left || is_told(cause);
                 let cause = cause.take().or(failed).filter(has_effect);
                 let is_late = || timeout.is_some_and(|timeout| timeout <= now).then_some(EndCause::Timeout);
                 let cause = cause.or_else(is_late)?;

@@ -36,11 +36,13 @@ impl JobStatus {
     /// if a node was lost, otherwise 0.
     /// Whatever its ranks returned, returns [`TIMEOUT_CODE`] if a time limit ended the job, and the
     /// code of `MPI_Abort` if a rank aborted it. If a rank has exited without `MPI_Init` while
-    /// others waited for it, returns its exit code, or 1 if that is 0.
+    /// others waited for it, returns its exit code, or 1 if that is 0. Returns 1 if the embedder has
+    /// ended the job by `Job::fail`.
     pub fn code(&self) -> i32 {
         match self.early_end.as_ref().map(|end| end.cause) {
             Some(EndCause::Timeout) => TIMEOUT_CODE,
             Some(EndCause::Abort { code, .. }) => code,
+            Some(EndCause::Embedder) => 1,
             Some(EndCause::Uninitialized(rank)) => {
                 let own = self.first_failure.filter(|(failed, _)| *failed == rank);
                 own.map_or(1, |(_, exit)| exit.code())

@@ -8,6 +8,7 @@ use iof_proto::{Failure, JobSpec, Nspace, Proc, Quota, Rank, Spawn, Status, Stdi
 use crate::Core;
 use crate::clients::client::{Client, ClientProcess, Requester};
 use crate::ids::{Call, JobId, PeerId, SpawnId};
+use crate::jobs::early_end::EndCause;
 use crate::spawns::table::{Parent, SpawnedJob, StartPhase};
 use crate::tools::peer::Peer;
 use crate::upcall::{SpawnRequest, Upcall};
@@ -178,7 +179,7 @@ impl Core {
             self.spawns.get_mut(id).into_iter().for_each(|job| job.parent = Parent::None);
             // MPI lets the jobs of a rank that has succeeded go on.
             if let Some(job) = self.jobs.get_mut(&nspace).filter(|job| has_failed || !job.uses_mpi()) {
-                job.parent_ended();
+                job.end(EndCause::ParentEnded);
                 self.jobs.schedule_early_end(&nspace, now);
             }
         }

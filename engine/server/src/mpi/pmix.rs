@@ -68,9 +68,9 @@ impl PmixJob {
 }
 
 impl PmixHost {
-    /// Returns the library with its version, if the server runs.
-    pub(crate) fn library(&self) -> Option<String> {
-        let server = self.server()?;
+    /// Returns the library with its version, if the server serves this job.
+    pub(crate) fn library(&self, job: &JobId) -> Option<String> {
+        let server = self.server_of(job)?;
         let version = server.version().split(" (").next().unwrap_or_default();
         Some(format!("{version}, {}", server.path().display()))
     }

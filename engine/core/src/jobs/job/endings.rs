@@ -6,7 +6,7 @@ use iof_capture::{Signal, SourceId};
 use iof_proto::{MpiEvent, Rank};
 
 use super::{EndingEntry, JobState, MpiPhase, RankState, Receivers};
-use crate::jobs::early_end::{EarlyEnd, EarlyEndStep, LastStep};
+use crate::jobs::early_end::{EarlyEnd, EarlyEndStep, EndCause, LastStep};
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::{NodeKey, NodeLost};
 
@@ -127,9 +127,9 @@ impl JobState {
         self.is_part
     }
 
-    /// Notes that ranks can't exchange values, because of those of the node of this rank.
-    pub(crate) fn exchange_failed(&mut self, rank: Rank) {
-        self.early_end_policy.exchange_failed(rank);
+    /// Ends the job because of `cause`, unless something else does.
+    pub(crate) fn end(&mut self, cause: EndCause) {
+        self.early_end_policy.end(cause);
     }
 
     /// Returns whether a rank has called `MPI_Init`.
@@ -163,11 +163,6 @@ impl JobState {
         if signal == Signal::KILL {
             self.last_steps.begin(now);
         }
-    }
-
-    /// Notes that the job or tool has ended that had the engine start this job.
-    pub(crate) fn parent_ended(&mut self) {
-        self.early_end_policy.parent_ended();
     }
 
     /// Notes that a rank has called `MPI_Abort`.

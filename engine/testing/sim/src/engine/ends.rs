@@ -202,6 +202,8 @@ impl Ends {
             Some(EndCause::BadExit(_) | EndCause::ParentEnded | EndCause::Exchange(_)) | None => {
                 status.first_failure.map_or(0, |(_, exit)| exit.code())
             }
+            // The simulator's embedder fails no job.
+            Some(EndCause::Embedder) => 1,
         };
         assert_eq!(status.code(), code, "the exit code after {cause:?}");
         self.check_failure(status);
@@ -210,7 +212,7 @@ impl Ends {
     fn check_cause(&self, cause: EndCause, now: Instant) {
         let is_right = match (self.abort, cause) {
             (Some((rank, code)), cause) => cause == EndCause::Abort { rank, code },
-            (None, EndCause::Abort { .. } | EndCause::Exchange(_)) => false,
+            (None, EndCause::Abort { .. } | EndCause::Exchange(_) | EndCause::Embedder) => false,
             (None, EndCause::BadExit(rank)) => {
                 self.is_bad(rank) == Some(true) || self.end(rank).is_some_and(|end| end.requested.is_none())
             }
