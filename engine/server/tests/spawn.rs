@@ -217,6 +217,25 @@ fn a_job_that_a_rank_has_started_ends_with_the_job_of_that_rank() {
 }
 
 #[test]
+fn a_job_that_a_rank_has_started_has_the_time_between_sigterm_and_sigkill_of_its_parent() {
+    let engine = engine();
+    let mut parent = spec([shell("exec sleep 1000")]);
+    parent.kill_wait = Duration::from_secs(3600);
+    let parent = engine.spawn(&parent).unwrap();
+    // Longer than the default time.
+    let slow = "trap 'sleep 2.5; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let child = JobSpec::new("child".parse().unwrap(), vec![shell(slow)]);
+    let mut child = Spawn::new(child);
+    child.spec.parent = Some(Proc::new(nspace(), Rank(0)));
+    let mut tool = tool(&engine);
+    let child = start_and_pull(&engine, &mut tool, &child);
+    assert!(matches!(tool.recv().unwrap(), Some(Delivery::Bytes(_))), "it handles SIGTERM from now on");
+    parent.signal(iof_engine::Signal::KILL);
+    let status = wait(&child);
+    assert_eq!((status.code(), status.early_end.unwrap().cause), (5, EndCause::ParentEnded));
+}
+
+#[test]
 fn a_failed_start_names_the_rank_and_the_error_and_starts_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mark = directory.path().join("started");

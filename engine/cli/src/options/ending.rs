@@ -24,8 +24,8 @@ pub struct EndingArgs {
 
     /// Wait between SIGTERM and SIGKILL
     ///
-    /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, with suffix ms,
-    /// s, m or h, or as MINUTES:SECONDS.
+    /// When iof ends a job because of --kill-on-bad-exit or --timeout, and when the jobs that its ranks
+    /// have started end with it. In seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS.
     #[arg(long, value_name = "DURATION", default_value = "2", value_parser = duration, allow_hyphen_values = true, help_heading = ENDING)]
     pub kill_wait: Duration,
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use iof_capture::Signal;
-use iof_proto::{KillOnBadExit, Rank};
+use iof_proto::{DEFAULT_KILL_WAIT, KillOnBadExit, Rank};
 
 use crate::jobs::exit::{Exit, REQUESTS_TO_END};
 
@@ -162,7 +162,12 @@ impl EarlyEndPolicy {
     /// Creates the policy of a job that is never ended early.
     pub fn never() -> EarlyEndPolicy {
         let phase = Phase::Running { timeout: None, cause: None, suspects: BTreeMap::new() };
-        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, phase }
+        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: DEFAULT_KILL_WAIT, phase }
+    }
+
+    /// Returns the time between SIGTERM and SIGKILL.
+    pub(crate) fn kill_wait(&self) -> Duration {
+        self.kill_wait
     }
 
     /// Notes that a rank has exited at `now`. `requested` specifies that it did so because of a

@@ -3,12 +3,15 @@
 use std::time::Instant;
 
 use iof_proto::limits::MAX_MESSAGE;
-use iof_proto::{Failure, JobSpec, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin, ToTool};
+use iof_proto::{
+    DEFAULT_KILL_WAIT, Failure, JobSpec, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin, ToTool,
+};
 
 use crate::Core;
 use crate::clients::client::{Client, ClientProcess, Requester};
 use crate::ids::{Call, JobId, PeerId, SpawnId};
 use crate::jobs::early_end::EndCause;
+use crate::jobs::job::JobState;
 use crate::spawns::table::{Parent, SpawnedJob, StartPhase};
 use crate::tools::peer::Peer;
 use crate::upcall::{SpawnRequest, Upcall};
@@ -42,10 +45,12 @@ impl Core {
         check(&spec)?;
         spec.nspace = self.free_name(spec.nspace, rename)?;
         spec.parent = spec.parent.or_else(|| rank.clone());
-        let parent = spec.parent.as_ref().and_then(|Proc { nspace, .. }| {
-            let run = self.jobs.get(nspace)?.run();
-            Some(JobId { nspace: nspace.clone(), run })
-        });
+        let parent = spec.parent.as_ref().and_then(|Proc { nspace, .. }| self.jobs.get(nspace));
+        // Requests by other protocols can't set it.
+        let kill_wait = parent.map(JobState::kill_wait).filter(|_| spec.kill_wait == DEFAULT_KILL_WAIT);
+        spec.kill_wait = kill_wait.unwrap_or(spec.kill_wait);
+        let parent = parent.zip(spec.parent.as_ref());
+        let parent = parent.map(|(job, proc)| JobId { nspace: proc.nspace.clone(), run: job.run() });
         let payer = requester.client.payer();
         let job = SpawnedJob {
             nspace: spec.nspace.clone(),

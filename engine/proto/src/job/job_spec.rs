@@ -192,7 +192,8 @@ pub struct JobSpec {
     /// to those that still run. Streams that are open two seconds after that are completed with the
     /// bytes written so far.
     pub kill_on_bad_exit: KillOnBadExit,
-    /// The time between SIGTERM and SIGKILL when the engine ends the job early.
+    /// The time between SIGTERM and SIGKILL when the engine ends the job early. A job that a client has
+    /// the engine start with [`DEFAULT_KILL_WAIT`] has that of its parent, if this is another job.
     pub kill_wait: Duration,
     /// The time that the job may take, from its start to the end of its last
     /// stream. When it is over, the engine ends the job as after a failure, and

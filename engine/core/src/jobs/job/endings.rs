@@ -1,6 +1,6 @@
 //! The ends of a job's ranks, and the early end of the job.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iof_capture::{Signal, SourceId};
 use iof_proto::{MpiEvent, Rank};
@@ -125,6 +125,11 @@ impl JobState {
     pub(crate) fn pass_on(&mut self, rank: Rank, event: MpiEvent) -> bool {
         self.endings.extend(self.is_part.then_some(EndingEntry::Mpi(rank, event)));
         self.is_part
+    }
+
+    /// Returns the time between SIGTERM and SIGKILL when the job is ended early.
+    pub(crate) fn kill_wait(&self) -> Duration {
+        self.early_end_policy.kill_wait()
     }
 
     /// Ends the job because of `cause`, unless something else does.
