@@ -105,6 +105,53 @@ fn a_job_started_in_a_running_job_has_its_output_its_exit_code_and_its_end_here(
     assert_eq!((done.code, done.text()), (0, "main\n"));
 }
 
+#[test]
+fn a_signal_to_the_command_of_a_job_in_a_running_job_reaches_the_ranks_and_loses_no_output() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGHUP, "HUP")] {
+        let script = format!("trap 'seq 200000; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+        let command = run_in(&site, "main", &[], &script);
+        wait_for_ready(&site);
+        command.signal(signal);
+        let done = command.finish();
+        assert_eq!((done.code, done.text().lines().count()), (9, 200_001), "{}", done.stderr);
+        let line = "iof: job sh: terminated 1 rank on request: exit code 9: 1 rank (0)\n";
+        // The shell reports its child.
+        assert!(done.stderr.ends_with(line), "{done:?}");
+    }
+    // A signal that does not ask to end is passed on as well.
+    let script = "trap 'echo got; exit 0' USR1; echo ready; while :; do sleep 0.05; done";
+    let command = run_in(&site, "main", &[], script);
+    wait_for_ready(&site);
+    command.signal(Signal::SIGUSR1);
+    let done = command.finish();
+    assert_eq!((done.code, done.text()), (0, "ready\ngot\n"), "{}", done.stderr);
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
+#[test]
+fn a_second_signal_to_the_command_of_a_job_in_a_running_job_kills_ranks_that_ignore_the_first() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    let script = "trap '' INT; trap 'echo got; exit 0' USR1; echo ready; while :; do sleep 0.05; done";
+    let command = run_in(&site, "main", &[], script);
+    wait_for_ready(&site);
+    command.signal(Signal::SIGINT);
+    // Within this time it would be the same request.
+    std::thread::sleep(iof_engine::SAME_REQUEST);
+    command.signal(Signal::SIGINT);
+    let done = command.finish();
+    assert_eq!((done.code, done.text()), (137, "ready\n"), "{}", done.stderr);
+    gate.open();
+    assert_eq!(main.finish().code, 0);
+}
+
 /// Replaces the pids in the lines about ranks.
 fn without_pids(stderr: &str) -> String {
     let lines = stderr.lines().map(|line| match line.split_once(", pid ") {

@@ -170,8 +170,9 @@ pub struct RunArgs {
     /// Start the ranks in the iof that has this job
     ///
     /// It is found as by iof pull JOB. The output is shown as by iof pull, and the exit code is that of
-    /// the new job, which ends with this command. The ranks have the environment of that iof and what
-    /// -x adds, start in the present directory, and read /dev/null.
+    /// the new job, which ends with this command. Signals to this command are passed on to the ranks.
+    /// These have the environment of that iof and what -x adds, start in the present directory, and
+    /// read /dev/null.
     #[arg(id = "in", long = "in", help_heading = "Job options", value_name = "JOB", conflicts_with_all = ENGINE_OPTIONS.split(' '))]
     pub inside: Option<Nspace>,
 

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
+use crossbeam::channel::unbounded;
 use iof_output::PrintReport;
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::JobInfo;
@@ -63,9 +64,14 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
         attached.expect_one_rank();
     }
     attached.set_runs(&pulled.jobs);
-    let mut all = PrintReport::default();
+    let (mut all, (done, reports)) = (PrintReport::default(), unbounded());
+    for writer in attached.write()? {
+        let done = done.clone();
+        writer.watch(move |report| drop(done.send(report)))?;
+    }
+    drop(done);
     // The first failure ends the command.
-    for report in attached.write()? {
+    for report in reports {
         let report = report?;
         all.broken = all.broken.saturating_add(report.broken);
         all.broken_bytes = all.broken_bytes.saturating_add(report.broken_bytes);

@@ -17,6 +17,13 @@ pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 /// for which the command waits for the end of the output after it killed the ranks.
 pub const GRACE: Duration = Duration::from_secs(2);
 
+/// The end of a job in another engine.
+pub struct InsideEnd {
+    pub code: u8,
+    /// What is printed about it.
+    pub lines: Vec<String>,
+}
+
 /// An event that `iof run` waits for.
 pub enum JobEvent {
     Signal(ReceivedSignal),
@@ -64,6 +71,8 @@ pub enum JobEvent {
         nspace: Nspace,
         reply: QueryReply,
     },
+    /// The job that this command has started in another engine has ended, or that engine is lost.
+    InsideOver(Result<InsideEnd, Failure>),
     /// A tool has sent a signal to the command itself.
     Killed(Signal),
     /// Files on another node are complete, or can't be written.

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::channel::{Receiver, unbounded};
 use iof_capture::find_program;
 use iof_engine::{App, JobSpec};
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
@@ -150,19 +149,13 @@ impl AttachedOutputs<'_> {
         Ok(None)
     }
 
-    /// Creates the directories of files, and starts the printers. Returns their reports, each once its
-    /// printer has ended.
-    pub fn write(self) -> Result<Receiver<Result<PrintReport, Failure>>, Failure> {
+    /// Creates the directories of files, and starts the printers.
+    pub fn write(self) -> Result<Vec<OutputWriter>, Failure> {
         let mut new_files = NewFiles::default();
         self.create_directories(&mut new_files)?;
         let writers = self.start()?;
         new_files.keep();
-        let (done, reports) = unbounded();
-        for writer in writers {
-            let done = done.clone();
-            writer.watch(move |report| drop(done.send(report)))?;
-        }
-        Ok(reports)
+        Ok(writers)
     }
 
     /// Starts the printers.

@@ -2,20 +2,29 @@
 
 use std::env;
 use std::process::ExitCode;
+use std::time::Instant;
 
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use iof_engine::SAME_REQUEST;
 use iof_output::PrintReport;
 use iof_proto::query::key;
 use iof_proto::{Channels, Found, Info, Nspace, Proc, Query, Spawn, Value};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
+use nix::sys::signal::Signal;
 
 use super::plan::spec;
 use crate::args::RunArgs;
 use crate::commands::attach::{attach_several, pull_for};
 use crate::error::{Failure, no_directory};
+use crate::events::job_event::{GRACE, InsideEnd, JobEvent};
+use crate::events::signal_watch::SignalWatch;
 use crate::outputs::output::WrittenOutputs;
-use crate::outputs::printers::add_report;
+use crate::outputs::printers::{OutputWriter, add_report};
+use crate::processes::signals::{ReceivedSignal, Signals, asks_again, asks_to_end, stop_by};
+use crate::processes::threads::{recv_until, start_thread};
 use crate::run::app::apps;
 use crate::run::host::{ALONE, FAILURES};
+use crate::terminal::give_up::WriteWait;
 use crate::terminal::message::print_message;
 
 /// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
@@ -24,22 +33,15 @@ use crate::terminal::message::print_message;
 /// # Errors
 /// The job is not started, or its output is incomplete.
 pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> {
-    let mut apps = apps(&args.app)?;
-    let here = env::current_dir().map_err(no_directory)?;
-    for app in &mut apps {
-        app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
-    }
-    let mut spawn = Spawn::new(spec(args, apps)?);
-    spawn.rename = args.nspace.is_none();
-    spawn.spec.pmix_tools = None;
-    // The ranks wait until their output is pulled, if those of the engine wait at all.
-    spawn.spec.directives.forward = Some(Channels::OUTPUTS);
+    let mut spawn = request(args)?;
     let outputs = args.output.prepare(Some(spawn.spec.nprocs()), WrittenOutputs::All)?;
-    let mut spawner = None;
+    let (events, queue) = unbounded();
+    let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
+    let mut own_tools = None;
     let attached = outputs.attach(|parts| {
-        let tools = attach_several(&args.engine_of(engine), "iof run", parts.len().saturating_add(1))?;
+        let tools = attach_several(&args.engine_of(engine), "iof run", parts.len().saturating_add(2))?;
         let mut tools = tools.into_iter();
-        let Some(mut first) = tools.next() else { return Ok(Vec::new()) };
+        let (Some(mut first), Some(signaller)) = (tools.next(), tools.next()) else { return Ok(Vec::new()) };
         let nspace = first.spawn_with(&spawn).map_err(not_started)?;
         spawn.spec.nspace = nspace.clone();
         let pulled = parts.iter().zip(tools).map(|(part, mut tool)| {
@@ -50,17 +52,46 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         // One channel is enough for the end of the job, and for the job to end with this command. The
         // engine may forget a job that has ended from this pull on.
         first.pull(&Pull::new(vec![Proc::all(nspace)], Channels::STDDIAG)).map_err(Failure::running)?;
-        spawner = Some(first);
+        own_tools = Some((first, signaller));
         Ok(pulled)
     })?;
-    let mut sum = PrintReport::default();
-    attached.write()?.into_iter().try_for_each(|report| add_report(&mut sum, report?))?;
-    let mut spawner = spawner.ok_or_else(|| Failure::running("the engine accepts no tools"))?;
-    let code = exit_code(&mut spawner)?;
-    print_lines(&mut spawner, &spawn.spec.nspace, code, args.ending.quiet);
-    let code = ExitCode::from(code);
-    // Lines on the gaps name the bytes.
-    if sum.lost.is_empty() { Ok(code) } else { Err(Failure::running("the output is incomplete")) }
+    let (spawner, signaller) = own_tools.ok_or_else(|| Failure::running("the engine accepts no tools"))?;
+    let nspace = spawn.spec.nspace;
+    let writers = attached.write()?;
+    let outputs = writers.len();
+    let write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched), None);
+    for writer in writers {
+        let events = events.clone();
+        writer.watch(move |report| drop(events.send(JobEvent::Output(report))))?;
+    }
+    watch_end(spawner, nspace.clone(), args.ending.quiet, events)?;
+    signals.job_is_started();
+    let job = InsideJob {
+        ranks: [Proc::all(nspace)],
+        signaller,
+        queue,
+        outputs,
+        write_wait,
+        end: None,
+        asked_to_end: None,
+        leave: None,
+    };
+    job.wait_for_end()
+}
+
+/// Returns the request for the job.
+fn request(args: &RunArgs) -> Result<Spawn, Failure> {
+    let mut apps = apps(&args.app)?;
+    let here = env::current_dir().map_err(no_directory)?;
+    for app in &mut apps {
+        app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
+    }
+    let mut spawn = Spawn::new(spec(args, apps)?);
+    spawn.rename = args.nspace.is_none();
+    spawn.spec.pmix_tools = None;
+    // The ranks wait until their output is pulled, if those of the engine wait at all.
+    spawn.spec.directives.forward = Some(Channels::OUTPUTS);
+    Ok(spawn)
 }
 
 fn not_started(error: RequestError) -> Failure {
@@ -71,29 +102,132 @@ fn not_started(error: RequestError) -> Failure {
     }
 }
 
-/// Blocks until the job of `spawner` has ended. Returns its exit code.
-fn exit_code(spawner: &mut Tool) -> Result<u8, Failure> {
+/// The started job, and what is known about it.
+struct InsideJob {
+    ranks: [Proc; 1],
+    /// Sends signals to the ranks.
+    signaller: Tool,
+    queue: Receiver<JobEvent>,
+    /// The number of outputs that are still written.
+    outputs: usize,
+    write_wait: WriteWait,
+    end: Option<Result<InsideEnd, Failure>>,
+    /// The last signal that asked to end, if any.
+    asked_to_end: Option<ReceivedSignal>,
+    /// When the command leaves, whatever is left, and by which signal.
+    leave: Option<(Instant, Signal)>,
+}
+
+impl InsideJob {
+    /// Blocks until the job and its output have ended. Returns the exit code.
+    fn wait_for_end(mut self) -> Result<ExitCode, Failure> {
+        let mut sum = PrintReport::default();
+        loop {
+            if let Some(end) = self.end.take_if(|_| self.outputs == 0) {
+                let InsideEnd { code, lines } = end?;
+                lines.iter().for_each(|line| print_message(format_args!("{line}")));
+                // Lines on the gaps name the bytes.
+                let is_whole = sum.lost.is_empty();
+                return is_whole.then(|| code.into()).ok_or(Failure::running("the output is incomplete"));
+            }
+            match recv_until(&self.queue, self.leave.map(|(time, _)| time)) {
+                Ok(JobEvent::Output(report)) => {
+                    self.outputs = self.outputs.saturating_sub(1);
+                    add_report(&mut sum, report?)?;
+                }
+                Ok(JobEvent::InsideOver(end)) => self.end = Some(end),
+                Ok(JobEvent::Signal(received)) => self.signal(received),
+                Ok(_) => {}
+                Err(_) => return Err(self.leave()),
+            }
+        }
+    }
+
+    /// Passes a signal on to the ranks, which are not in the process group of this command. The second
+    /// one that asks to end kills them.
+    fn signal(&mut self, received: ReceivedSignal) {
+        let signal = received.signal;
+        match signal {
+            Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
+            // As `iof run` without `--in`, which does not let ranks ignore it.
+            Signal::SIGTSTP => {
+                self.send(Signal::SIGSTOP);
+                stop_by(signal);
+                self.send(Signal::SIGCONT);
+            }
+            _ if !asks_to_end(signal) => self.send(signal),
+            _ if self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) => {}
+            _ if self.end.is_some() => {
+                // Only output is left, whose reader may not read.
+                self.asked_to_end = Some(received);
+                self.leave = Some((Instant::now(), signal));
+            }
+            _ if self.asked_to_end.replace(received).is_some() => {
+                self.send(Signal::SIGKILL);
+                self.leave = Some((Instant::now() + GRACE, signal));
+            }
+            _ => self.send(signal),
+        }
+    }
+
+    /// Sends a signal to the ranks. Those of a job that has ended, or of an engine that is gone, are not there: the end
+    /// is reported.
+    fn send(&mut self, signal: Signal) {
+        let _ = self.signaller.submit_signal(&self.ranks, signal as i32);
+        // The answers are not read otherwise.
+        while let Ok(Some(_)) = self.signaller.try_recv() {}
+    }
+
+    /// Lets the outputs end their lines. Returns the signal by which this command ends.
+    fn leave(&mut self) -> Failure {
+        let (queue, before) = (&self.queue, self.asked_to_end);
+        self.write_wait.finish_lines(GRACE, |until| {
+            let event = recv_until(queue, Some(until));
+            matches!(event, Ok(JobEvent::Signal(signal)) if asks_again(signal, before.as_slice()))
+        });
+        let signal = self.leave.map_or(Signal::SIGTERM, |(_, signal)| signal);
+        Failure::Signal(signal)
+    }
+}
+
+/// Starts a thread that reports the end of the job of `spawner`.
+fn watch_end(
+    mut spawner: Tool,
+    nspace: Nspace,
+    is_quiet: bool,
+    events: Sender<JobEvent>,
+) -> Result<(), Failure> {
+    start_thread("iof-job", move || {
+        let end = job_end(&mut spawner, &nspace, is_quiet);
+        // Fails only if the command has decided to end. It is the spawner until then.
+        let _ = events.send(JobEvent::InsideOver(end));
+    })
+}
+
+/// Blocks until the job of `spawner` has ended.
+fn job_end(spawner: &mut Tool, nspace: &Nspace, is_quiet: bool) -> Result<InsideEnd, Failure> {
     while let Some(delivery) = spawner.recv().map_err(Failure::running)? {
         if let Delivery::JobEnded { exit_code, .. } = delivery {
-            return Ok(exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
+            let code = exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+            return Ok(InsideEnd { code, lines: lines_about(spawner, nspace, code, is_quiet) });
         }
     }
     Err(Failure::running("lost the engine before the end of the job"))
 }
 
-/// Prints the lines about a job that has ended, which the command has that runs the engine: those about
+/// Returns the lines about a job that has ended, which the command has that runs the engine: those about
 /// failed ranks unless `is_quiet`, and the one about ranks that were alone. Other programs have none.
-fn print_lines(spawner: &mut Tool, nspace: &Nspace, code: u8, is_quiet: bool) {
+fn lines_about(spawner: &mut Tool, nspace: &Nspace, code: u8, is_quiet: bool) -> Vec<String> {
     let keys = [FAILURES, ALONE].into_iter().skip(usize::from(is_quiet));
     let qualifiers = vec![Info::new(key::PMIX_NSPACE, nspace.as_str())];
     let query = Query { qualifiers, ..Query::new(keys) };
     let found = spawner.queries(vec![query]).map(|answer| answer.found).unwrap_or_default();
     if found.is_empty() && code != 0 && !is_quiet {
-        print_message(format_args!("job {nspace}: ended with exit code {code}"));
+        return vec![format!("job {nspace}: ended with exit code {code}")];
     }
-    for Found { value, .. } in &found {
-        if let Value::Text(text) = value {
-            text.lines().for_each(|line| print_message(format_args!("{line}")));
-        }
-    }
+    let texts = found.into_iter().filter_map(|Found { value, .. }| match value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    });
+    texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }

@@ -192,8 +192,8 @@ impl RunningJob<'_> {
                 self.children.over(nspace, lines).into_iter().for_each(|line| self.report_line(Some(line)));
             }
             JobEvent::Query { nspace, reply } => self.children.query(&nspace, reply),
-            // The hosts of jobs with nodes signal these ranks by their edges.
-            JobEvent::Killed(_) => {}
+            // The hosts of jobs with nodes signal these ranks by their edges. This job is not inside of another.
+            JobEvent::Killed(_) | JobEvent::InsideOver(_) => {}
         }
     }
 
