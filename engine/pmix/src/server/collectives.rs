@@ -65,13 +65,16 @@ unsafe extern "C" fn fence(
             read::slice(values.cast_const().cast::<u8>(), size, usize::MAX).unwrap_or_default().to_vec();
         libc::free(values.cast());
         let reply = RankCallback::Values(ValuesReply::new(done, data));
-        enter(&from, (FencePurpose::Values, ranks, bytes), reply);
+        enter(&from, (FencePurpose::Values, ranks, bytes), reply)
     }
-    SUCCESS
 }
 
 /// Requests to enter a fence.
-fn enter(from: &RawProc, (purpose, ranks, data): (FencePurpose, Vec<Rank>, Vec<u8>), reply: RankCallback) {
+fn enter(
+    from: &RawProc,
+    (purpose, ranks, data): (FencePurpose, Vec<Rank>, Vec<u8>),
+    reply: RankCallback,
+) -> Status {
     let message = FromTool::Exchange(Exchange::Fence { mpi: Mpi::Pmix, purpose, ranks, data });
     // SAFETY: the pointer is a reference.
     unsafe { request(from, Ok(message), reply) }
@@ -93,9 +96,11 @@ unsafe extern "C" fn join<const CONNECTS: bool>(
     match participants(procs) {
         Some((from, ranks)) => enter(&from, (purpose, ranks, Vec::new()), RankCallback::Status(reply)),
         // Processes of several jobs.
-        None => reply.send(iof_proto::Status::ERR_NOT_SUPPORTED),
+        None => {
+            reply.send(iof_proto::Status::ERR_NOT_SUPPORTED);
+            SUCCESS
+        }
     }
-    SUCCESS
 }
 
 /// Requests what a rank of another node has put.
@@ -112,9 +117,8 @@ unsafe extern "C" fn direct_modex(
         let all = RawProc { rank: Rank::WILDCARD.0, ..*proc };
         let Some((from, _)) = participants(&[all]) else { return iof_proto::Status::ERR_NOT_FOUND.0 };
         let message = FromTool::Exchange(Exchange::Modex(Rank(proc.rank)));
-        request(&raw const from, Ok(message), RankCallback::Values(ValuesReply::new(done, data)));
+        request(&raw const from, Ok(message), RankCallback::Values(ValuesReply::new(done, data)))
     }
-    SUCCESS
 }
 
 /// Constructs or destructs a group, whose members have all called. The first one stands for all.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -149,9 +149,9 @@ pub(super) fn module() -> Module {
 /// `proc` is null or points to a rank.
 unsafe fn report(proc: *const RawProc, kind: EventKind) -> Status {
     // SAFETY: the contract.
-    let Some((nspace, rank)) = (unsafe { name(proc) }) else { return OPERATION_SUCCEEDED };
-    pass(|receiver| (receiver.receive)(Event { nspace, rank, kind }));
-    OPERATION_SUCCEEDED
+    let Some((nspace, rank)) = (unsafe { name(proc) }) else { return iof_proto::Status::ERR_BAD_PARAM.0 };
+    let is_passed = pass(|receiver| (receiver.receive)(Event { nspace, rank, kind }));
+    if is_passed { OPERATION_SUCCEEDED } else { NO_RECEIVER }
 }
 
 /// Returns the names of a job and a rank.
@@ -167,21 +167,28 @@ unsafe fn name(proc: *const RawProc) -> Option<(String, u32)> {
     Some((nspace, proc.rank))
 }
 
-/// Calls a function with the receiver, which is there as long as there are ranks.
-fn pass(call: impl FnOnce(&EventReceiver)) {
+/// The result of an upcall without a receiver, which is there as long as the server runs.
+const NO_RECEIVER: Status = iof_proto::Status::ERR_NOT_AVAILABLE.0;
+
+/// Calls a function with the receiver. Returns `false` if there is none.
+fn pass(call: impl FnOnce(&EventReceiver)) -> bool {
     let pass = || RECEIVER.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(call);
-    // The panic hook has reported it.
-    let _ = catch_unwind(AssertUnwindSafe(pass));
+    // The panic hook has reported it, and what the function had was dropped.
+    catch_unwind(AssertUnwindSafe(pass)).map_or(true, |passed| passed.is_some())
 }
 
-/// Passes a request to the receiver, or refuses it for the status with which it was read.
+/// Passes a request to the receiver, or refuses it for the status with which it was read. Returns the
+/// result of the upcall: success, after which the reply follows, or the reason why none does.
 ///
 /// # Safety
 /// `proc` is null or points to a rank.
-pub(super) unsafe fn request(proc: *const RawProc, message: Read<FromTool>, reply: RankCallback) {
+pub(super) unsafe fn request(proc: *const RawProc, message: Read<FromTool>, reply: RankCallback) -> Status {
     // SAFETY: the contract.
     let name = unsafe { name(proc) };
-    pass(|receiver| {
+    // libpmix takes no reply after a result that is an error, nor on the thread of the upcall.
+    let mut reply = ManuallyDrop::new(Some(reply));
+    let is_passed = pass(|receiver| {
+        let Some(reply) = reply.take() else { return };
         let reply = RankReply::new(reply, Arc::clone(&receiver.post));
         match message {
             Ok(message) => {
@@ -203,6 +210,7 @@ pub(super) unsafe fn request(proc: *const RawProc, message: Read<FromTool>, repl
             }
         }
     });
+    if is_passed { SUCCESS } else { NO_RECEIVER }
 }
 
 unsafe extern "C" fn client_connected2(
@@ -283,9 +291,8 @@ unsafe extern "C" fn job_control(
         let procs =
             if target_count == 0 { all().map(Iterator::collect) } else { read::procs(targets, target_count) };
         let message = procs.map(|procs| FromTool::Signal { request: 0, procs, signal });
-        request(requester, message, RankCallback::Answer(AnswerReply::new(done, data)));
+        request(requester, message, RankCallback::Answer(AnswerReply::new(done, data)))
     }
-    SUCCESS
 }
 
 unsafe extern "C" fn publish(
@@ -298,9 +305,8 @@ unsafe extern "C" fn publish(
     // SAFETY: libpmix passes this number of infos of a rank.
     unsafe {
         let message = read::publish(proc, infos, count).map(FromTool::Exchange);
-        request(proc, message, RankCallback::Status(StatusReply::new(done, data)));
+        request(proc, message, RankCallback::Status(StatusReply::new(done, data)))
     }
-    SUCCESS
 }
 
 unsafe extern "C" fn lookup(
@@ -317,9 +323,8 @@ unsafe extern "C" fn lookup(
             let ExchangeDirectives { range, wait, limit, .. } = directives;
             FromTool::Exchange(Exchange::Lookup { keys, range, wait, limit })
         });
-        request(proc, message, RankCallback::Lookup(LookupReply::new(done, data)));
+        request(proc, message, RankCallback::Lookup(LookupReply::new(done, data)))
     }
-    SUCCESS
 }
 
 unsafe extern "C" fn unpublish(
@@ -335,9 +340,8 @@ unsafe extern "C" fn unpublish(
         let message = read::exchange(keys, infos, count).map(|(keys, directives)| {
             FromTool::Exchange(Exchange::Unpublish { keys, range: directives.range })
         });
-        request(proc, message, RankCallback::Status(StatusReply::new(done, data)));
+        request(proc, message, RankCallback::Status(StatusReply::new(done, data)))
     }
-    SUCCESS
 }
 
 unsafe extern "C" fn spawn(
@@ -356,9 +360,8 @@ unsafe extern "C" fn spawn(
             spawn::spawn(own.nspace, (infos, count), (apps, app_count))
         });
         let message = spawn.map(|spawn| FromTool::Spawn { request: 0, spawn: Box::new(spawn) });
-        request(proc, message, RankCallback::Spawn(NspaceReply::new(done, data)));
+        request(proc, message, RankCallback::Spawn(NspaceReply::new(done, data)))
     }
-    SUCCESS
 }
 
 unsafe extern "C" fn query(
@@ -372,9 +375,8 @@ unsafe extern "C" fn query(
     unsafe {
         let queries = read::queries(queries, count);
         let message = queries.map(|queries| FromTool::Query { request: 0, queries });
-        request(requester, message, RankCallback::Answer(AnswerReply::new(done, data)));
+        request(requester, message, RankCallback::Answer(AnswerReply::new(done, data)))
     }
-    SUCCESS
 }
 
 /// Logs a message. Without this upcall, libpmix drops it and reports success.
@@ -403,8 +405,33 @@ mod tests {
 
     use super::*;
 
+    /// One receiver exists in a process.
+    static RECEIVERS: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn a_report_or_a_request_without_a_receiver_is_refused_and_its_callback_is_not_called() {
+        unsafe extern "C" fn done(_status: Status, called: *mut c_void) {
+            // SAFETY: the test passes a flag.
+            unsafe { *called.cast::<bool>() = true }
+        }
+        let _alone = RECEIVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let proc = RawProc { nspace: characters("demo"), rank: 0 };
+        let (proc, mut called) = (&raw const proc, false);
+        let flag = (&raw mut called).cast();
+        // SAFETY: as libpmix calls them.
+        let results = unsafe {
+            [
+                client_finalized(proc, ptr::null_mut(), None, ptr::null_mut()),
+                abort(proc, ptr::null_mut(), 0, ptr::null(), ptr::null_mut(), 0, None, ptr::null_mut()),
+                publish(proc, ptr::null(), 0, Some(done), flag),
+            ]
+        };
+        assert_eq!((results, called), ([NO_RECEIVER; 3], false));
+    }
+
     #[test]
     fn a_receiver_that_panics_ends_neither_the_process_nor_the_reports() {
+        let _alone = RECEIVERS.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, events) = mpsc::channel();
         let receive = Box::new(move |event: Event| {
             let is_first = event.rank == 0;

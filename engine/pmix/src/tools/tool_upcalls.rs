@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{FromRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,12 +68,14 @@ fn receive(read: impl FnOnce() -> Read<ToolRequest>) -> types::Status {
         Ok(Err(status)) => return status.0,
         Err(_) => return Status::ERR_BAD_PARAM.0,
     };
+    let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(receiver) = &*receiver else {
+        // libpmix takes no reply after a result that is an error, nor on the thread of the upcall.
+        mem::forget(request);
+        return Status::ERR_NOT_AVAILABLE.0;
+    };
     // A receiver that panics drops the request, which refuses it.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
-            (receiver.receive)(request);
-        }
-    }));
+    let _ = catch_unwind(AssertUnwindSafe(|| (receiver.receive)(request)));
     SUCCESS
 }
 
