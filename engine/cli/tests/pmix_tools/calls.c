@@ -235,6 +235,18 @@ static pmix_status_t grouped(const char *name) {
     return status == PMIX_SUCCESS ? PMIx_Group_destruct(name, NULL, 0) : status;
 }
 
+/* Constructs a group of all ranks that has a number, or destructs it, with a required directive. */
+static pmix_status_t group_requires(const char *key, bool constructs) {
+    const char *name = constructs ? key : "required";
+    pmix_info_t infos[2], *results = NULL;
+    size_t count = 0;
+    PMIX_INFO_LOAD(&infos[0], PMIX_GROUP_ASSIGN_CONTEXT_ID, &yes, PMIX_BOOL);
+    PMIX_INFO_LOAD(&infos[1], key, &yes, PMIX_BOOL);
+    PMIX_INFO_REQUIRED(&infos[1]);
+    pmix_status_t status = PMIx_Group_construct(name, &ranks, 1, infos, constructs ? 2 : 1, &results, &count);
+    return constructs || status != PMIX_SUCCESS ? status : PMIx_Group_destruct(name, &infos[1], 1);
+}
+
 /* Constructs groups of this rank alone until that is refused, and destructs them. */
 static pmix_status_t grouped_endlessly(void) {
     char name[32];
@@ -341,6 +353,13 @@ static void on_handler(pmix_status_t status, size_t id, void *data) {
     has_handler = status == PMIX_SUCCESS;
 }
 
+/* Registers for one event, and waits for the answer. */
+static pmix_status_t registered(pmix_status_t code) {
+    pmix_status_t status = PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, NULL, NULL);
+    /* Otherwise the number of the handler. */
+    return status < 0 ? status : PMIX_SUCCESS;
+}
+
 /* Rank 0 notifies the ranks of this range, of which a custom one is rank 1 alone, and then all of the
  * job. Each waits for those that concern it, and must have no others. */
 static pmix_status_t notified(pmix_data_range_t range) {
@@ -433,6 +452,12 @@ static pmix_status_t call(const char *name) {
     if (IS("notify-custom")) return notified(PMIX_RANGE_CUSTOM);
     if (IS("grouped")) return grouped("first");
     if (IS("grouped-again")) return grouped("second");
+    if (IS("group-notified")) return group_requires(PMIX_GROUP_NOTIFY_TERMINATION, true);
+    if (IS("group-unknown")) return group_requires("vendor.colour", true);
+    if (IS("group-destruct-unknown")) return group_requires("vendor.colour", false);
+    if (IS("group-destruct")) return PMIx_Group_destruct("required", NULL, 0);
+    if (IS("event-node")) return registered(PMIX_EVENT_NODE_DOWN);
+    if (IS("event-job")) return registered(PMIX_EVENT_JOB_END);
     if (IS("group-endlessly")) return grouped_endlessly();
     if (IS("group-alone")) return group_alone();
     if (IS("group")) return construct_group(false);

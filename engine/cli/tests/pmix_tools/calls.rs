@@ -109,6 +109,19 @@ fn ranks_construct_and_destruct_groups_that_have_numbers_and_names() {
 }
 
 #[test]
+fn a_group_with_a_required_directive_that_iof_does_not_carry_out_is_refused() {
+    for_each_place(|place| {
+        let mut calls = with(NOT_SUPPORTED, ["group-notified", "group-unknown"]);
+        calls.extend(with(NOT_FOUND, ["group-destruct"]));
+        calls.extend(with(NOT_SUPPORTED, ["group-destruct-unknown"]));
+        calls.extend(with(SUCCESS, ["log-stderr"]));
+        if place.server.is_some() == place.tools.is_some() {
+            check(&ranks(place, 3, &calls), 3, &calls);
+        }
+    });
+}
+
+#[test]
 fn groups_without_end_are_refused_and_those_that_never_complete_stop_no_other_rank() {
     for_each_place(|place| {
         // libpmix 4 and 5 have groups of their own each, and 4.2.2 is too slow for so many.

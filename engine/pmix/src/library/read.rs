@@ -262,6 +262,8 @@ const EXCHANGE: [&str; 6] =
 
 /// The key of a directive that asks for a number of a group.
 const CONTEXT: &str = "pmix.grp.actxid";
+/// The keys of directives about groups that a member can require. libpmix carries out the second one.
+const GROUP: [&str; 2] = [CONTEXT, "pmix.timeout"];
 
 /// The directives of a request about published values.
 pub(crate) struct ExchangeDirectives {
@@ -356,7 +358,13 @@ pub(crate) unsafe fn group(
         // SAFETY: the type specifies the field.
         info.value.kind != kind::PMIX_BOOL || unsafe { info.value.data.byte } != 0
     };
-    let asks = |info: &types::Info| text_within(&info.key).is_ok_and(|key| key == CONTEXT) && is_set(info);
+    let is_one_of =
+        |info: &types::Info, keys: &[&str]| text_within(&info.key).is_ok_and(|key| keys.contains(&&*key));
+    if infos.iter().any(|info| info.flags & types::REQUIRED != 0 && is_set(info) && !is_one_of(info, &GROUP))
+    {
+        return Err(Status::ERR_NOT_SUPPORTED);
+    }
+    let asks = |info: &types::Info| is_one_of(info, &[CONTEXT]) && is_set(info);
     Ok(Exchange::Group { name, ranks, constructs, with_context: infos.iter().any(asks) })
 }
 
