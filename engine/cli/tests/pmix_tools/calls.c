@@ -356,8 +356,8 @@ static void on_handler(pmix_status_t status, size_t id, void *data) {
 /* Registers for one event, and waits for the answer. */
 static pmix_status_t registered(pmix_status_t code) {
     pmix_status_t status = PMIx_Register_event_handler(&code, 1, NULL, 0, on_event, NULL, NULL);
-    /* Otherwise the number of the handler. */
-    return status < 0 ? status : PMIX_SUCCESS;
+    /* Otherwise the number of the handler. libpmix 4.2.2 has an error of its own for a refusal. */
+    return status < 0 ? PMIX_ERR_NOT_SUPPORTED : PMIX_SUCCESS;
 }
 
 /* Rank 0 notifies the ranks of this range, of which a custom one is rank 1 alone, and then all of the

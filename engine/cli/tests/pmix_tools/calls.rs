@@ -235,9 +235,11 @@ fn functions_that_tools_do_not_have_are_refused() {
             "fence",
             "cleanup",
             "notify-refused",
+            "event-node",
         ];
         let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(["checkpoint"]));
-        expected.extend(with(SUCCESS, ["query", "query-signed", "log-stderr", "fence-own", "get"]));
+        expected
+            .extend(with(SUCCESS, ["query", "query-signed", "log-stderr", "fence-own", "get", "event-job"]));
         // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).
         expected.extend(with(-27, ["log-number"]));
         // About a job that does not exist. Its name in a request must not let the next one wait.

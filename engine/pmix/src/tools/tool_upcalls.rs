@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
 use std::os::fd::{FromRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
@@ -145,16 +146,27 @@ unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCa
     }
 }
 
-/// Takes note of nothing: libpmix knows the handlers of the tool, and passes it each event.
+/// The events of the system, such as those of nodes, which the engine does not have.
+const SYSTEM_EVENTS: RangeInclusive<types::Status> = -330..=-230;
+
+/// Takes note of nothing: libpmix knows the handlers of the tool, and passes it each event. Handlers that
+/// only events of the system would reach are refused.
 unsafe extern "C" fn register_events(
-    _codes: *mut types::Status,
-    _code_count: usize,
+    codes: *mut types::Status,
+    code_count: usize,
     _infos: *const Info,
     _count: usize,
     _done: OpCallback,
     _data: *mut c_void,
 ) -> types::Status {
-    OPERATION_SUCCEEDED
+    // SAFETY: the contract of the server module.
+    match unsafe { read::slice(codes.cast_const(), code_count, usize::MAX) } {
+        Ok(codes) if !codes.is_empty() && codes.iter().all(|code| SYSTEM_EVENTS.contains(code)) => {
+            Status::ERR_NOT_SUPPORTED.0
+        }
+        Ok(_) => OPERATION_SUCCEEDED,
+        Err(status) => status.0,
+    }
 }
 
 unsafe extern "C" fn deregister_events(
