@@ -10,6 +10,7 @@ use iof_testing::command::nodes;
 use iof_testing::command::site::{Site, iof};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
+use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
 
 /// A running program, read as a debugger does: through the symbols that are left after strip(1).
@@ -163,10 +164,10 @@ const PRINT: [&str; 7] = [
     "printf \"%d %s %s\\n\", *(int *)($row + 2), *$row, *($row + 1)",
 ];
 
-/// Returns the pids in a table that gdb has printed. Each row has this host and executable.
-fn printed(done: &Done, executable: &str) -> Vec<i32> {
+/// Returns the pids in a table of this many ranks that gdb has printed. Each row has this host and executable.
+fn printed(done: &Done, ranks: usize, executable: &str) -> Vec<i32> {
     let rest = format!(" {} {executable}", host());
-    assert!(done.text().contains("state 1 of 3 ranks\n"), "{done:?}");
+    assert!(done.text().contains(&format!("state 1 of {ranks} ranks\n")), "{done:?}");
     done.text().lines().filter_map(|line| line.strip_suffix(&rest)?.parse().ok()).collect()
 }
 
@@ -177,8 +178,26 @@ fn gdb_attaches_to_a_running_job_and_prints_its_ranks() {
     site.wait_for_ranks(3);
     let pid = run.pid().to_string();
     let Some(done) = gdb(&PRINT, &["-p", &pid]) else { return };
-    assert_eq!(printed(&done, find("cat").unwrap().to_str().unwrap()), pids(&site), "{done:?}");
+    assert_eq!(printed(&done, 3, find("cat").unwrap().to_str().unwrap()), pids(&site), "{done:?}");
     assert_eq!(run.finish().code, 0);
+}
+
+#[test]
+fn gdb_prints_each_of_a_thousand_ranks() {
+    const RANKS: usize = 1000;
+    let site = Site::new();
+    let script = site.path().join("print.gdb");
+    let [state, first, row, next, ..] = PRINT;
+    let lines = format!("{state}\n{first}\nset $left = {RANKS}\nwhile $left-- > 0\n{row}\n{next}\nend\n");
+    fs::write(&script, lines).unwrap();
+    let run = site.run(&["-n", &RANKS.to_string()], ["sleep", "1000"]);
+    site.wait_for_ranks(RANKS);
+    let Some(done) = gdb(&[], &["-p", &run.pid().to_string(), "-x", script.to_str().unwrap()]) else {
+        return;
+    };
+    assert_eq!(printed(&done, RANKS, find("sleep").unwrap().to_str().unwrap()), pids(&site));
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.finish().code, 143);
 }
 
 #[test]
@@ -192,7 +211,7 @@ fn a_job_that_gdb_has_started_stops_at_the_breakpoint_with_all_its_ranks() {
     let run = ["--args", iof, "run", "--rendezvous-dir", directory, "-n", "3", "sh", "-c", "echo $$"];
     let Some(done) = gdb(&commands, &run) else { return };
     assert!(done.text().contains(" hit Breakpoint 2, "), "{done:?}");
-    let mut known = printed(&done, find("sh").unwrap().to_str().unwrap());
+    let mut known = printed(&done, 3, find("sh").unwrap().to_str().unwrap());
     let mut written: Vec<i32> = done.text().lines().filter_map(|line| line.trim().parse().ok()).collect();
     known.sort_unstable();
     written.sort_unstable();
