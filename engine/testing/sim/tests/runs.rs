@@ -219,6 +219,7 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         "a tool whose pull was refused for lack of readers counted as registered for a job that it had spawned",
     ),
     (Subject::Clients, 125, 2000, "a run ended while the host had not answered the spawn of a rank"),
+    (Subject::Clients, 2252, 2000, "a run ended while the host had not answered the spawn of a hostile tool"),
     (Subject::Embedder, 31_227, 2000, "the simulator judged a close by ends that the engine did not know"),
     (
         Subject::Embedder,

@@ -48,7 +48,7 @@ impl EngineWorld {
             let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
             let are_idle = world.tools.iter().all(idle) && !world.host.has_callbacks();
             let are_idle = world.setting.silent_host || are_idle;
-            let are_idle = are_idle && world.truth.spawns.are_settled();
+            let are_idle = are_idle && world.truth.spawns.are_settled(world.setting.silent_host);
             world.jobs.list.iter().all(|job| ended(&job.nspace)) && are_idle
         });
         if self.setting.silent_host {

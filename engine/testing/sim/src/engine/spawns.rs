@@ -369,11 +369,12 @@ impl EngineWorld {
 }
 
 impl Spawns {
-    /// Returns whether no start is in progress, nor awaited by a rank.
-    pub fn are_settled(&self) -> bool {
+    /// Returns whether no start is in progress, nor awaited by a rank, nor by a tool that a host
+    /// answers. A hostile tool does not track its requests.
+    pub fn are_settled(&self, silent_host: bool) -> bool {
         !self.list.iter().any(|record| match record.progress {
             Progress::Granted | Progress::Ready(_) => true,
-            Progress::Asked => record.tool.is_none(),
+            Progress::Asked => !silent_host || record.tool.is_none(),
             Progress::New | Progress::Started(_) | Progress::Over(_) => false,
         })
     }
