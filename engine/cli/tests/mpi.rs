@@ -542,13 +542,13 @@ fn ranks_of_another_launcher_are_not_alone() {
 
 /// A program that spawns itself twice, as two programs of one job. `$1` is the file, and `$2` what a
 /// rank does after that.
-const SPAWNER: &str = r#"
+pub const SPAWNER: &str = r#"
 block() { printf "mcmd=spawn\nnprocs=$1\nexecname=%s\ntotspawns=2\nspawnssofar=$1\nargcnt=1\narg1=$1=a b
 preput_num=1\npreput_key_0=PARENT\npreput_val_0=of 0\ninfo_num=1\ninfo_key_0=wdir\ninfo_val_0=/\n${3}endcmd\n" "$2"; }
 init
 if [ -n "$PMI_SPAWNED" ]; then
     space; ask "cmd=get kvsname=$name key=PARENT"; value=$reply; barrier; sleep 1
-    echo "$IOF_NSPACE $PMI_RANK of $PMI_SIZE: $1 in $PWD, $value"
+    echo "$IOF_NSPACE $PMI_RANK of $PMI_SIZE: $1 in $PWD, $value${NODE:+ on $NODE}"
 else
     { block 1 "$1" "$3"; block 2 "$1"; } >&$PMI_FD; read -r -u $PMI_FD reply; echo "$reply"; $2
 fi

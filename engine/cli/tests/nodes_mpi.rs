@@ -2,13 +2,15 @@
 //! `sh -c` starts on this one. Programs of real MPI libraries are in `.ci/mpi`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use std::time::{Duration, Instant};
+
 use iof_testing::command::nodes::{agent_of, send};
 use iof_testing::command::site::Site;
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
-use crate::mpi::{CLIENT, lines};
+use crate::mpi::{CLIENT, SPAWNER, lines};
 
 /// Starts a job named demo, whose ranks execute `script`, on hosts.
 fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
@@ -134,12 +136,71 @@ fn ranks_of_different_nodes_find_the_names_that_they_publish() {
     assert_eq!((found, done.code), (wanted.iter().map(String::as_str).collect(), 0), "{done:?}");
 }
 
+/// Runs a rank on two nodes that spawns a job as in [`SPAWNER`], with three ranks. Then the rank executes `after`.
+/// Agents are started by the script `rsh`, for the host `$1` the command `$2`.
+fn spawn(hosts: &str, program: &str, after: &str, rsh: &str) -> (Site, Process) {
+    let site = Site::new();
+    let own = site.install_script(&format!("#!/bin/bash\n{CLIENT}{SPAWNER}"), "spawner");
+    let rsh = site.install_script(
+        &format!("#!/bin/bash\ncd {}\n{rsh}\nNODE=$1 exec sh -c \"$2\"", site.path().display()),
+        "rsh",
+    );
+    let (own, rsh) = (own.to_str().unwrap(), format!("{} %h", rsh.display()));
+    let options = ["--nspace", "demo", "--mpi", "pmi1", "--rsh", &rsh, "--hosts", hosts];
+    let program = if program.is_empty() { own } else { program };
+    let run = site.run(&options, [own, program, after, ""]);
+    (site, run)
+}
+
 #[test]
-fn a_rank_on_several_nodes_that_spawns_a_job_gets_an_error_with_its_reason() {
-    let script = r#"init; printf "mcmd=spawn\nnprocs=1\nexecname=true\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=0\ninfo_num=0\nendcmd\n" >&$PMI_FD
-        read -r -u $PMI_FD reply; echo "$reply"; barrier; finalize"#;
-    let done = run("a,b", &["-n", "2"], script);
-    let line = "cmd=spawn_result info=error rc=1 msg=jobs_on_several_nodes_can't_spawn_jobs_yet";
-    assert_eq!((lines(&done), done.code), (vec![line; 2], 0), "{done:?}");
-    assert!(done.stderr.contains("jobs on several nodes can't spawn jobs yet"), "{done:?}");
+fn a_job_that_a_rank_spawns_is_started_on_the_nodes_of_the_rank() {
+    let (_site, run) = spawn("a:2,b:2", "", "", "");
+    let done = run.finish();
+    let line = |host, rank, arg| {
+        format!("demo-2 {rank} of 3: {arg}=a b in /, cmd=get_result rc=0 value=of 0 on {host}")
+    };
+    // They follow the rank that runs.
+    let mut expected = vec!["cmd=spawn_result info=ok rc=0".to_owned()];
+    expected.extend([line("a", 0, 1), line("b", 1, 2), line("b", 2, 2)]);
+    assert_eq!((lines(&done), done.code), (expected.iter().map(String::as_str).collect(), 0), "{done:?}");
+}
+
+#[test]
+fn a_spawned_job_on_several_nodes_ends_with_a_parent_that_fails() {
+    let (_site, run) = spawn("a:2,b:2", "", "exit 3", "");
+    let done = run.finish();
+    assert_eq!((lines(&done), done.code), (vec!["cmd=spawn_result info=ok rc=0"], 3), "{done:?}");
+}
+
+#[test]
+fn none_of_a_spawned_job_is_started_if_a_node_cannot_and_the_spawner_gets_the_reason() {
+    // The spawner runs on a.
+    let no_b = "[ $1 = a ] || exit 9";
+    for (hosts, program, rsh, reason) in [
+        ("a:2,b:2", "", no_b, "cannot start ranks on b: its carrier ended"),
+        ("a:1,b:3", "/missing", "", "b: program '/missing' not found"),
+        ("a:1,b:3", "/etc/passwd", "", "rank 0"),
+        ("a:1,b:3", "/etc/passwd", "", "Permission denied"),
+        ("a:1,b:2", "", "", "4 ranks need as many slots, but --hosts has 3 slots"),
+    ] {
+        let (_site, run) = spawn(hosts, program, "", rsh);
+        let done = run.finish();
+        let line = lines(&done).concat();
+        assert!(line.starts_with("cmd=spawn_result info=error rc=1 msg="), "{done:?}");
+        assert!(line.contains(&reason.replace(' ', "_")), "{reason}: {done:?}");
+        assert_eq!((done.code, lines(&done).len()), (0, 1), "{done:?}");
+        assert!(done.stderr.contains("a: cannot start the job that a rank spawns"), "{done:?}");
+    }
+}
+
+#[test]
+fn a_signal_interrupts_the_start_of_a_job_that_a_rank_spawns_on_several_nodes() {
+    let second = "[ $1 = a ] && ! mkdir first 2>/dev/null && echo >there && exec sleep 1000";
+    let (site, run) = spawn("a:2,b:2", "", "", second);
+    wait_for("the start to hang", || site.path().join("there").exists().then_some(()));
+    send(run.pid(), Signal::SIGTERM);
+    let began = Instant::now();
+    let done = run.finish();
+    assert_eq!((done.code, lines(&done)), (143, vec![]), "{done:?}");
+    assert!(began.elapsed() < Duration::from_secs(40), "{done:?}");
 }

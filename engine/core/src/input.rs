@@ -37,6 +37,8 @@ pub enum Input {
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
     /// The host has granted a job as it is to be started, or has refused it.
     SpawnAnswered { id: SpawnId, answer: Result<Box<JobSpec>, Failure> },
+    /// The host has started a job itself, such as on other nodes.
+    SpawnStarted { id: SpawnId, job: JobId },
     /// The signal that a tool has requested was sent to `count` ranks.
     Signalled { request: SignalRequest, count: usize },
     /// The host has signalled the remote ranks of a request. Those that the engine knows follow.
@@ -115,6 +117,7 @@ impl Core {
             }
             Input::Mpi { job, rank, event } => self.mpi_event(&job, rank, event, now),
             Input::SpawnAnswered { id, answer } => self.spawn_answered(id, answer),
+            Input::SpawnStarted { id, job } => self.started_by_host(id, job),
             Input::Time => self.time_passed(now),
         }
         self.registrations_changed();

@@ -1,7 +1,7 @@
 //! The values of ranks that are longer than a control message: pieces, which precede the message that they
 //! belong to.
 
-use iof_proto::{Answer, Exchange, Failure, FoundValue, Status, ToTool};
+use iof_proto::{Answer, Exchange, Failure, FoundValue, Nspace, Status, ToTool};
 use serde::{Deserialize, Serialize};
 
 use crate::EdgeError;
@@ -16,6 +16,8 @@ pub enum ExchangeAnswer {
     Group(Result<Answer, Failure>),
     /// The values of all nodes in a fence, which precede the message on an edge.
     Fenced(Result<Vec<u8>, Failure>),
+    /// The name of a job, all of whose ranks are started.
+    Spawned(Result<Nspace, Failure>),
 }
 
 impl ExchangeAnswer {
@@ -25,6 +27,7 @@ impl ExchangeAnswer {
             ToTool::Exchanged(result) => Some(ExchangeAnswer::Found(result)),
             ToTool::Answer { result, .. } => Some(ExchangeAnswer::Group(result)),
             ToTool::Fenced(result) => Some(ExchangeAnswer::Fenced(result.map(|_| Vec::new()))),
+            ToTool::Spawned { result, .. } => Some(ExchangeAnswer::Spawned(result)),
             _ => None,
         }
     }
@@ -35,6 +38,7 @@ impl ExchangeAnswer {
             ExchangeAnswer::Found(result) => ToTool::Exchanged(result),
             ExchangeAnswer::Group(result) => ToTool::Answer { request: 0, result },
             ExchangeAnswer::Fenced(result) => ToTool::Fenced(result.map(Into::into)),
+            ExchangeAnswer::Spawned(result) => ToTool::Spawned { request: 0, result },
         }
     }
 }

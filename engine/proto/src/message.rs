@@ -384,6 +384,7 @@ impl ToTool {
         match exchange {
             Exchange::Fence { .. } | Exchange::Modex(_) => ToTool::Fenced(Err(failure)),
             Exchange::Group { .. } => ToTool::Answer { request: 0, result: Err(failure) },
+            Exchange::Spawn(_) => ToTool::Spawned { request: 0, result: Err(failure) },
             _ => ToTool::Exchanged(Err(failure)),
         }
     }

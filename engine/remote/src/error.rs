@@ -71,9 +71,10 @@ pub enum RemoteStartError {
         /// The limit.
         limit: usize,
     },
-    /// MPI programs and tools of PMIx are served on one node only.
+    /// Tools and spawned jobs of PMIx are served on one node only.
     #[error(
-        "jobs on several nodes have no PMIx tools, parent or values of a spawner: leave out `pmix_tools`, `parent` and `pmi_values`"
+        "jobs on several nodes have no PMIx tools, and a parent or values of a spawner only by PMI-1: leave out \
+         `pmix_tools`, `parent` and `pmi_values`"
     )]
     Mpi,
     /// This rank inherits a stdin without a terminal, or as the second one.

@@ -16,7 +16,7 @@ use iof_engine::{
 use iof_nodes::limits::{MAX_DIALS, MAX_NODES};
 use iof_nodes::{NodeConfig, Start, ToAgent};
 use iof_output::{Audience, FlushTimeout, PrintReport};
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, Mpi, Rank};
 use iof_tool::DirectInput;
 
 use self::agents::AgentStarts;
@@ -224,9 +224,8 @@ impl Remote {
         if self.nodes.len() > MAX_NODES {
             return Err(RemoteStartError::Nodes { nodes: self.nodes.len(), limit: MAX_NODES });
         }
-        let has_mpi_values =
-            spec.pmix_tools.is_some() || spec.parent.is_some() || !spec.pmi_values.is_empty();
-        if has_mpi_values {
+        let is_spawned = spec.parent.is_some() || !spec.pmi_values.is_empty();
+        if spec.pmix_tools.is_some() || is_spawned && spec.mpi != Mpi::Pmi1 {
             return Err(RemoteStartError::Mpi);
         }
         if spec.directives.forward.is_some() {

@@ -453,6 +453,14 @@ impl SpawnReply {
         self.send(Err(Failure::new(status, reason)));
     }
 
+    /// Answers with a job that the host has started itself in place of the engine, such as on other nodes
+    /// ([`Engine::begin_on_nodes`](crate::Engine::begin_on_nodes)). It has the name of the request.
+    pub fn started(mut self, job: &Job) {
+        if let Some(reports) = self.reports.take() {
+            reports.send(Input::SpawnStarted { id: self.id, job: job.id().clone() });
+        }
+    }
+
     fn send(&mut self, answer: Result<Box<JobSpec>, Failure>) {
         if let Some(reports) = self.reports.take() {
             reports.send(Input::SpawnAnswered { id: self.id, answer: answer.map_err(with_short_reason) });

@@ -5,6 +5,7 @@ use std::time::Duration;
 use iof_engine::{Ending, Job, JobStatus, QueryReply, Remedy, Signal, SpawnReply, SpawnRequest};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Nspace, Rank};
+use iof_remote::RemoteJob;
 
 use crate::error::Failure;
 use crate::events::stdin::StdinEvent;
@@ -59,7 +60,8 @@ pub enum JobEvent {
     /// The ranks of a job that was granted are started, or none is.
     Spawned {
         nspace: Nspace,
-        job: Option<Job>,
+        /// With its agents, if they run on other nodes.
+        job: Option<(Job, Option<RemoteJob>)>,
     },
     /// A job that a tool has started is over. Its failed ranks have these lines.
     ChildOver {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use std::{env, io};
 
 use clap::Args;
-use iof_remote::{Carriers, EmptyTemplate, Launch, Node, SITES, Template, shell_word};
+use iof_engine::JobSpec;
+use iof_proto::Rank;
+use iof_remote::{Carriers, EmptyTemplate, Launch, Node, NodeConfig, SITES, Template, shell_word};
 
 use super::allocation::{ChosenHosts, site};
 use super::hostfile;
@@ -115,6 +117,25 @@ pub struct NodeArgs {
     reattach: Option<Duration>,
 }
 
+/// The limits for nodes that do not answer.
+pub struct NodeLimits {
+    reattach: Option<Duration>,
+    node: Option<Duration>,
+    start: Option<Duration>,
+    starts: Option<usize>,
+}
+
+impl NodeLimits {
+    /// Returns the launch of a job with these limits, without printers.
+    pub fn launch<'a>(&self, spec: &'a JobSpec, carriers: &'a Carriers, config: NodeConfig) -> Launch<'a> {
+        let mut launch = Launch { config, ..Launch::new(spec, carriers) };
+        (launch.reattach, launch.node_timeout) = (self.reattach, self.node);
+        launch.start_timeout = self.start.or(launch.start_timeout);
+        launch.starts = self.starts.unwrap_or(launch.starts);
+        launch
+    }
+}
+
 impl NodeArgs {
     /// Returns how the agents of these nodes are reached.
     pub fn carriers(&self, nodes: &[Node], template: &Template) -> Result<Carriers, Failure> {
@@ -154,11 +175,24 @@ impl NodeArgs {
         Ok(())
     }
 
-    /// Sets the limits for nodes that do not answer.
-    pub fn limit(&self, launch: &mut Launch<'_>) {
-        launch.node_timeout = self.node_timeout;
-        launch.start_timeout = self.start_timeout.or(launch.start_timeout);
-        launch.starts = self.starts.unwrap_or(launch.starts);
+    /// Returns the limits for nodes that do not answer.
+    pub fn limits(&self) -> NodeLimits {
+        let (reattach, node, starts) = (self.reattach_limit(), self.node_timeout, self.starts);
+        NodeLimits { reattach, node, start: self.start_timeout, starts }
+    }
+
+    /// Returns the nodes of `nprocs` ranks that follow the `used` ones which run there, and the command that
+    /// starts agents on them.
+    pub fn choose_after(&self, used: u64, nprocs: u64) -> Result<(Vec<Node>, Template), Failure> {
+        let chosen = self.choose(used.saturating_add(nprocs))?;
+        let (mut nodes, template) = chosen.ok_or_else(|| Failure::running("there are no nodes"))?;
+        for node in &mut nodes {
+            let after =
+                |rank: &Rank| u64::from(rank.0).checked_sub(used).and_then(|rank| rank.try_into().ok());
+            node.ranks = node.ranks.iter().filter_map(after).map(Rank).collect();
+        }
+        nodes.retain(|node| !node.ranks.is_empty());
+        Ok((nodes, template))
     }
 
     /// Returns how long a node may be without a carrier, if carriers are replaced.

@@ -2,27 +2,35 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Ending, Engine, Job, Mpi, QueryReply, Signal, SpawnReply, SpawnRequest};
+use iof_engine::{Ending, Engine, Job, Mpi, QueryReply, REQUESTS_TO_END, Signal, SpawnReply, SpawnRequest};
 use iof_proto::limits::MAX_SPAWNED_JOBS;
 use iof_proto::{Failure as Refusal, Found, JobSpec, Nspace, Status, Value};
+use iof_remote::{Carriers, Node, NodeConfig, RemoteJob};
 
 use crate::commands::attach::attach_own;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
 use crate::events::singletons::watch_job;
+use crate::nodes::launch::lost_line;
+use crate::nodes::options::NodeLimits;
 use crate::outputs::output::Outputs;
 use crate::outputs::printers::AttachedOutputs;
+use crate::processes::threads::start_thread;
 use crate::reports::failures::Failures;
 use crate::run::host::{ALONE, FAILURES};
+use crate::run::launched_job::{LaunchedJob, node_config};
+use crate::run::plan::Plan;
 
 /// The command's own engine, job and slots.
 pub struct Own<'b, 'a> {
     pub engine: &'b Arc<Engine>,
-    /// The command's own job, and where its output goes.
-    pub job: Option<(&'b JobSpec, &'b Outputs<'a>)>,
+    pub events: &'b Sender<JobEvent>,
+    /// The plan of the command's own job.
+    pub plan: Option<&'b Plan<'a>>,
     /// The number of ranks that may run here, if it is limited.
     pub slots: Option<u64>,
 }
@@ -53,7 +61,9 @@ struct Child<'a> {
     /// The outputs that are written once the ranks are started.
     outputs: Option<AttachedOutputs<'a>>,
     /// The job, once its ranks are started.
-    job: Option<Job>,
+    job: Option<LaunchedJob>,
+    /// Interrupts its start, if that is on other nodes.
+    on_nodes: Option<Arc<AtomicBool>>,
     mpi: Mpi,
     timeout: Option<Duration>,
     /// The line that tells that its ranks are alone.
@@ -69,15 +79,32 @@ impl<'a> Children<'a> {
 
     /// Grants or refuses a job.
     pub fn request(&mut self, own: &Own<'_, 'a>, request: SpawnRequest, reply: SpawnReply) {
-        let SpawnRequest { spec, parent, .. } = request;
+        let SpawnRequest { spec, tool, parent, .. } = request;
         let parent = parent.as_ref();
-        match self.admit(own, &spec, parent) {
-            Ok(child) => {
-                self.running.insert(spec.nspace.clone(), child);
-                reply.grant(spec);
+        let is_on_nodes = |job: &Nspace| self.running.get(job).is_some_and(|child| child.on_nodes.is_some());
+        let of_own = |plan: &&Plan<'_>| plan.nodes.is_some() && plan.spec.nspace == tool.nspace;
+        let nodes = own.plan.filter(|plan| of_own(plan) || is_on_nodes(&tool.nspace));
+        let admitted = self.admit(own, &spec, parent).and_then(|child| match nodes {
+            Some(plan) => Ok((child, Some(StartOnNodes::new(plan, self.used(own), &spec).map_err(refusal)?))),
+            None => Ok((child, None)),
+        });
+        match admitted {
+            Ok((mut child, start)) => {
+                let nspace = spec.nspace.clone();
+                match start {
+                    Some(start) => child.on_nodes = Some(start.run((own.engine, own.events), spec, reply)),
+                    None => reply.grant(spec),
+                }
+                self.running.insert(nspace, child);
             }
             Err(refusal) => reply.deny(refusal.status, refusal.reason),
         }
+    }
+
+    /// Returns the number of ranks that run.
+    fn used(&self, own: &Own<'_, 'a>) -> u64 {
+        let others = self.running.values().map(|child| child.ranks).fold(0, u64::saturating_add);
+        others.saturating_add(own.plan.map_or(0, |plan| plan.spec.nprocs()))
     }
 
     fn admit(
@@ -87,8 +114,7 @@ impl<'a> Children<'a> {
         parent: Option<&Nspace>,
     ) -> Result<Child<'a>, Refusal> {
         let ranks = spec.nprocs();
-        let others = self.running.values().map(|child| child.ranks).fold(0, u64::saturating_add);
-        let used = others.saturating_add(own.job.map_or(0, |(own, _)| own.nprocs()));
+        let used = self.used(own);
         if let Some(slots) = own.slots.filter(|slots| used.saturating_add(ranks) > *slots) {
             let reason = format!(
                 "{ranks} ranks need as many slots, but {used} of {slots} are in use: run iof with more in --hosts, or with \
@@ -97,11 +123,12 @@ impl<'a> Children<'a> {
             return Err(Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason));
         }
         let is_child = |parent: &Nspace| self.running.get(parent).is_some_and(|child| child.is_shown);
-        let shown =
-            own.job.filter(|(job, _)| parent.is_some_and(|parent| *parent == job.nspace || is_child(parent)));
-        let outputs = shown.map(|(_, outputs)| attach(own.engine, outputs, spec)).transpose()?;
+        let is_shown = |parent: &Nspace, own: &Nspace| parent == own || is_child(parent);
+        let shown = own.plan.filter(|plan| parent.is_some_and(|parent| is_shown(parent, &plan.spec.nspace)));
+        let outputs = shown.map(|plan| attach(own.engine, &plan.outputs, spec)).transpose()?;
         let (is_shown, mpi, timeout) = (outputs.is_some(), spec.mpi, spec.timeout);
-        Ok(Child { ranks, is_shown, outputs, job: None, mpi, timeout, alone: None, asked: Vec::new() })
+        let (job, on_nodes, alone, asked) = (None, None, None, Vec::new());
+        Ok(Child { ranks, is_shown, outputs, job, on_nodes, mpi, timeout, alone, asked })
     }
 
     /// Notes that the ranks of a job are started, or that none is. Returns the number
@@ -110,22 +137,23 @@ impl<'a> Children<'a> {
         &mut self,
         engine: &Engine,
         nspace: &Nspace,
-        job: Option<Job>,
+        job: Option<(Job, Option<RemoteJob>)>,
         events: &Sender<JobEvent>,
     ) -> Result<usize, Failure> {
-        let Some(job) = job else {
+        let Some(((job, remote), child)) = job.zip(self.running.get_mut(nspace)) else {
             self.running.remove(nspace);
             return Ok(0);
         };
-        let Some(child) = self.running.get_mut(nspace) else { return Ok(0) };
-        let (over, timeout) = (events.clone(), child.timeout);
-        watch_job(engine, &job, (child.ranks, child.mpi), events, move |job| {
+        let (outputs, over) = (child.outputs.take(), events.clone());
+        let ranks = if child.on_nodes.is_some() { 0 } else { child.ranks };
+        let (mpi, timeout) = (child.mpi, child.timeout);
+        child.job = Some(LaunchedJob { job: job.clone(), remote });
+        watch_job(engine, &job, (ranks, mpi), events, move |job| {
             let lines = failure_lines(job, timeout);
             // A send fails only if the receiver has already decided to end.
             drop(over.send(JobEvent::ChildOver { nspace: job.nspace().clone(), lines }));
         })?;
-        child.job = Some(job);
-        let writers = child.outputs.take().map_or(Ok(Vec::new()), AttachedOutputs::start)?;
+        let writers = outputs.map_or(Ok(Vec::new()), AttachedOutputs::start)?;
         let count = writers.len();
         for writer in writers {
             let events = events.clone();
@@ -149,7 +177,7 @@ impl<'a> Children<'a> {
     /// the line if its output is written here and its end does not show the line soon.
     pub fn alone(&mut self, nspace: &Nspace, line: String, ends_job: bool) -> Option<String> {
         let child = self.running.get_mut(nspace)?;
-        child.job.iter().filter(|_| ends_job).for_each(Job::fail);
+        child.job.iter().filter(|_| ends_job).for_each(|launched| launched.job.fail());
         child.alone = Some(line);
         child.alone.clone().filter(|_| child.is_shown && !ends_job)
     }
@@ -163,9 +191,76 @@ impl<'a> Children<'a> {
         }
     }
 
-    /// Sends a signal to the ranks of all these jobs.
+    /// Sends a signal to the ranks of all these jobs. One that asks to end interrupts starts on other nodes.
     pub fn signal(&self, signal: Signal) {
-        self.running.values().filter_map(|child| child.job.as_ref()).for_each(|job| _ = job.signal(signal));
+        let ends = signal == Signal::KILL || REQUESTS_TO_END.contains(&signal);
+        for child in self.running.values() {
+            match (&child.job, &child.on_nodes) {
+                (Some(job), _) => _ = job.signal(signal),
+                (None, Some(interrupted)) if ends => interrupted.store(true, Ordering::Relaxed),
+                (None, _) => {}
+            }
+        }
+    }
+}
+
+/// A job that is about to be started on the nodes of its spawner.
+struct StartOnNodes {
+    nodes: Vec<Node>,
+    carriers: Carriers,
+    limits: NodeLimits,
+    config: NodeConfig,
+}
+
+impl StartOnNodes {
+    /// Places the ranks of a job behind the `used` ones that run.
+    fn new(plan: &Plan<'_>, used: u64, spec: &JobSpec) -> Result<StartOnNodes, Failure> {
+        let args = &plan.args.nodes;
+        let (nodes, template) = args.choose_after(used, spec.nprocs())?;
+        let (carriers, config) = (args.carriers(&nodes, &template)?, node_config(plan)?);
+        if config.files.is_some() {
+            return Err(Failure::usage(
+                "the nodes write the files of the job, and not those of jobs that its ranks spawn",
+            ));
+        }
+        Ok(StartOnNodes { nodes, carriers, limits: args.limits(), config })
+    }
+
+    /// Starts the ranks on a thread of its own, all or none, and answers the spawner. Returns what interrupts the
+    /// start.
+    fn run(
+        self,
+        own: (&Arc<Engine>, &Sender<JobEvent>),
+        spec: JobSpec,
+        reply: SpawnReply,
+    ) -> Arc<AtomicBool> {
+        let (engine, events, interrupted) = (Arc::clone(own.0), own.1.clone(), Arc::default());
+        let watched: Arc<AtomicBool> = Arc::clone(&interrupted);
+        // Without the thread, the reply refuses the job as it is dropped.
+        let unstarted = JobEvent::Spawned { nspace: spec.nspace.clone(), job: None };
+        let started = start_thread("iof-spawn", move || {
+            let StartOnNodes { nodes, carriers, limits, config } = self;
+            let launch = limits.launch(&spec, &carriers, config);
+            let started = launch.start(&engine, &nodes, &mut |_| watched.load(Ordering::Relaxed), |_, _| ());
+            drop(engine);
+            let nspace = spec.nspace.clone();
+            // A send fails only if the receiver has already decided to end, with the job.
+            match started {
+                Ok(remote) => {
+                    let job = remote.job.clone();
+                    drop(events.send(JobEvent::Spawned { nspace, job: Some((job.clone(), Some(remote))) }));
+                    reply.started(&job);
+                }
+                Err(error) => {
+                    drop(events.send(JobEvent::Spawned { nspace, job: None }));
+                    reply.deny(Status::ERR_JOB_FAILED_TO_LAUNCH, error.to_string());
+                }
+            }
+        });
+        if started.is_err() {
+            drop(own.1.send(unstarted));
+        }
+        interrupted
     }
 }
 
@@ -193,7 +288,8 @@ fn failure_lines(job: &Job, timeout: Option<Duration>) -> Vec<String> {
     let told = job.endings().filter_map(|ending| match ending {
         Ending::Rank(rank) => failures.exited(&rank),
         Ending::Early(end) => failures.ends_early(&end),
-        Ending::NodeLost(_) | Ending::Mpi { .. } => None,
+        Ending::NodeLost(lost) => Some(lost_line(job.nspace(), &lost)),
+        Ending::Mpi { .. } => None,
     });
     let mut lines: Vec<String> = told.collect();
     lines.extend(failures.cut_off_lines(&job.wait()));
@@ -215,12 +311,14 @@ fn attach<'a>(
     let attached = outputs.of_job(spec.nprocs()).attach(|parts| {
         parts.iter().map(|part| attach_own(engine, "iof run", &spec.nspace, part).map(Some)).collect()
     });
-    attached.map_err(|failure| {
-        let reason = match failure {
-            Failure::Usage(reason) | Failure::Choice(reason) => reason,
-            Failure::Running(reason) | Failure::Timeout(reason) => reason,
-            Failure::Signal(signal) => signal.to_string(),
-        };
-        Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason)
-    })
+    attached.map_err(refusal)
+}
+
+fn refusal(failure: Failure) -> Refusal {
+    let reason = match failure {
+        Failure::Usage(reason) | Failure::Choice(reason) => reason,
+        Failure::Running(reason) | Failure::Timeout(reason) => reason,
+        Failure::Signal(signal) => signal.to_string(),
+    };
+    Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason)
 }

@@ -65,7 +65,8 @@ impl Host for CommandHost {
     }
 
     fn spawned(&self, nspace: &Nspace, result: Result<&Job, &Failure>) {
-        let _ = self.events.send(JobEvent::Spawned { nspace: nspace.clone(), job: result.ok().cloned() });
+        let job = result.ok().map(|job| (job.clone(), None));
+        let _ = self.events.send(JobEvent::Spawned { nspace: nspace.clone(), job });
     }
 
     /// The only remote rank is that of `iof run --keep`, which stands for the command itself.

@@ -61,7 +61,7 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
             // Nothing further is started.
             Ok(JobEvent::Spawn { .. }) if grace.is_some() => false,
             Ok(JobEvent::Spawn { request, reply }) => {
-                let own = Own { engine: &engine, job: None, slots };
+                let own = Own { engine: &engine, events: &events, plan: None, slots };
                 children.request(&own, *request, reply);
                 false
             }

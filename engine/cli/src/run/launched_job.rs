@@ -8,6 +8,7 @@ use iof_output::FlushTimeout;
 use iof_proto::Rank;
 use iof_remote::{Launch, Node, NodeConfig, RemoteJob, Template, environment};
 
+use super::plan::Plan;
 use super::prepared::Prepared;
 use crate::error::Failure;
 use crate::events::job_event::{FLUSH_LIMIT, JobEvent};
@@ -18,7 +19,7 @@ use crate::terminal::keyboard::Keyboard;
 
 /// The ranks of a job that was started. Dropping it kills them, unless all have exited.
 pub struct LaunchedJob {
-    job: Job,
+    pub job: Job,
     /// The same with its agents, if the ranks run on other nodes.
     pub remote: Option<RemoteJob>,
 }
@@ -82,25 +83,28 @@ fn not_started(error: LaunchError) -> Failure {
 /// Starts the ranks on other nodes.
 fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> Result<RemoteJob, Failure> {
     let Prepared { plan, engine, events, signals, .. } = base;
-    let (args, spec, outputs) = (plan.args, &plan.spec, &plan.outputs);
-    let carriers = args.nodes.carriers(nodes, template)?;
+    let carriers = plan.args.nodes.carriers(nodes, template)?;
+    let (limits, printers) = (plan.args.nodes.limits(), Some(base.printers.clone()));
+    let launch = Launch { printers, ..limits.launch(&plan.spec, &carriers, node_config(plan)?) };
+    let launch = Launch { audience: plan.outputs.audience(), ..launch };
+    launch::start(nodes, &launch, engine, (signals, events))
+}
+
+/// Returns the settings of the nodes.
+pub fn node_config(plan: &Plan<'_>) -> Result<NodeConfig, Failure> {
+    let Plan { args, config, outputs, .. } = plan;
     let FlushTimeout { max_line, max_time } = outputs.flush_timeout();
-    let config = NodeConfig {
+    Ok(NodeConfig {
         env: environment::of_ranks(&args.nodes.host_env),
-        cache_size: plan.config.cache_size,
-        cache_total: plan.config.cache_total,
+        cache_size: config.cache_size,
+        cache_total: config.cache_total,
         policy: args.drop,
         max_line,
         max_line_time: max_time,
-        backend: plan.config.backend.map(|backend| backend.to_string()),
-        rendezvous: plan.config.rendezvous.clone(),
+        backend: config.backend.map(|backend| backend.to_string()),
+        rendezvous: config.rendezvous.clone(),
         files: outputs.node_files(args.give_up)?,
-    };
-    let (reattach, audience) = (args.nodes.reattach_limit(), outputs.audience());
-    let printers = Some(base.printers.clone());
-    let mut launch = Launch { reattach, audience, printers, config, ..Launch::new(spec, &carriers) };
-    args.nodes.limit(&mut launch);
-    launch::start(nodes, &launch, engine, (signals, events))
+    })
 }
 
 /// Reports the ends of the ranks, and blocks until the last one.

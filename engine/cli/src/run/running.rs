@@ -178,8 +178,8 @@ impl RunningJob<'_> {
             }
             JobEvent::NodeFiles(report) => self.written(report),
             JobEvent::Spawn { request, reply } => {
-                let Prepared { plan: Plan { spec, outputs, slots, .. }, engine, .. } = &self.base;
-                let own = Own { engine, job: Some((spec, outputs)), slots: *slots };
+                let Prepared { plan, engine, events, .. } = &self.base;
+                let own = Own { engine, events, plan: Some(plan), slots: plan.slots };
                 self.children.request(&own, *request, reply);
             }
             JobEvent::Spawned { nspace, job } => {

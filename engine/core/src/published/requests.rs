@@ -76,6 +76,8 @@ impl Core {
             }
             Exchange::Modex(owner) => return self.modex(requester, &job, owner),
             Exchange::Fail(reason) => return self.exchange_failed(&job, rank.1, reason, now),
+            // A spawn is not served here.
+            Exchange::Spawn(_) => return,
         };
         self.reply(requester, |_| ToTool::Exchanged(result));
         self.end_lookups(now);

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use iof_proto::limits::MAX_MESSAGE;
 use iof_proto::{
-    DEFAULT_KILL_WAIT, Failure, JobSpec, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin, ToTool,
+    DEFAULT_KILL_WAIT, Exchange, Failure, JobSpec, Mpi, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin,
+    ToTool,
 };
 
 use crate::Core;
@@ -23,9 +24,11 @@ fn failure<T>(status: Status, reason: impl Into<String>) -> Result<T, Failure> {
 impl Core {
     /// Asks the host whether a job may be started for a tool or a rank. The answer follows when its
     /// ranks are started. For a rank that asks by another protocol, no output is kept for a
-    /// registration.
+    /// registration. The engine that has the whole of a job starts those of its ranks.
     pub(crate) fn spawn(&mut self, requester: Requester, spawn: Spawn) {
-        match self.begin_spawn(&requester, spawn) {
+        let passed = self.pass_on(requester, Exchange::Spawn(Box::new(spawn)));
+        let Some((requester, Exchange::Spawn(spawn))) = passed else { return };
+        match self.begin_spawn(&requester, *spawn) {
             Ok(id) => {
                 if let Some(job) = self.spawns.get_mut(id) {
                     job.requester = Some(requester);
@@ -43,6 +46,11 @@ impl Core {
         let tool = tool.unwrap_or_else(|| Proc::new(Nspace::of_tool(process.pid), Rank(0)));
         let Spawn { mut spec, rename, detached, .. } = spawn;
         check(&spec)?;
+        let node = requester.client.job_and_rank().and_then(|(job, rank)| self.node_of(&job, rank));
+        if node.is_some() && spec.mpi != Mpi::Pmi1 {
+            let reason = "jobs on several nodes spawn jobs by PMI-1 only, such as those of MPICH";
+            return failure(Status::ERR_NOT_SUPPORTED, reason);
+        }
         spec.nspace = self.free_name(spec.nspace, rename)?;
         spec.parent = spec.parent.or_else(|| rank.clone());
         let parent = spec.parent.as_ref().and_then(|Proc { nspace, .. }| self.jobs.get(nspace));
@@ -116,6 +124,12 @@ impl Core {
             }
             Err(failure) => self.spawn_ended(id, Err(failure)),
         }
+    }
+
+    /// Notes that the host has started a job itself.
+    pub(crate) fn started_by_host(&mut self, id: SpawnId, started: JobId) {
+        self.owes_no_more(Call::Spawn(id));
+        self.spawn_ended(id, Ok(started));
     }
 
     /// Notes that the ranks of a job are started, or that none is, and answers its spawner.

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Channels, Directives, Failure, FromTool, Info, Position, Proc, Quota, Rank, Status, ToTool};
+use iof_proto::{
+    Channels, Directives, Exchange, Failure, FromTool, Info, Position, Proc, Quota, Rank, Status, ToTool,
+};
 use iof_shm_ring::{ReaderId, Start};
 
 use crate::Core;
@@ -103,7 +105,9 @@ pub(crate) fn serve_rank(
     match message {
         FromTool::Log { log, .. } => core.log(requester, &log),
         FromTool::Query { queries, .. } => core.query(requester, queries, now),
-        FromTool::Spawn { spawn, .. } => core.spawn(requester, *spawn),
+        FromTool::Spawn { spawn, .. } | FromTool::Exchange(Exchange::Spawn(spawn)) => {
+            core.spawn(requester, *spawn);
+        }
         FromTool::Signal { procs, signal, .. } => core.signal_own(requester, &procs, signal, now),
         FromTool::Exchange(exchange) => core.exchange(requester, exchange, now),
         _ => debug_assert!(false, "a rank does not send {message:?}"),

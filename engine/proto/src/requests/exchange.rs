@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::job::job_spec::Mpi;
+use crate::job::spawn::Spawn;
 use crate::names::{Proc, Rank};
 
 /// The key of the number of a group.
@@ -107,6 +108,8 @@ pub enum Exchange {
     Modex(Rank),
     /// End the job for this reason: values of a fence are not valid. Not answered.
     Fail(String),
+    /// Start a job on the nodes. Answered by [`ToTool::Spawned`](crate::ToTool::Spawned).
+    Spawn(Box<Spawn>),
 }
 
 /// The purpose of a fence. Ranks may be in one of each at a time.

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Mutex;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use iof_engine::{Host, HostReply, ReplyCallback, SpawnReply, SpawnRequest};
+use iof_engine::{Host, HostReply, ReplyCallback};
 use iof_nodes::limits::{MAX_EXCHANGE, MAX_PIECE};
 use iof_nodes::{ControlError, ExchangeAnswer, ToFrontEnd};
 use iof_proto::log::key;
@@ -106,11 +106,6 @@ impl Host for AgentHost {
             let failure = LogFailure::new(Status::ERR_OUT_OF_RESOURCE, error.to_string());
             reply(ToTool::refused(exchange, failure));
         }
-    }
-
-    fn spawn(&self, request: SpawnRequest, reply: SpawnReply) {
-        drop(request);
-        reply.deny(Status::ERR_NOT_SUPPORTED, "jobs on several nodes can't spawn jobs yet");
     }
 }
 

@@ -202,7 +202,9 @@ impl Exchanges {
             Exchange::Group { name, constructs, with_context, .. } => {
                 self.group((caller.0, name.clone()), *constructs, *with_context, limits)
             }
-            Exchange::Fence { .. } | Exchange::Modex(_) | Exchange::Fail(_) => panic!("no other node"),
+            Exchange::Fence { .. } | Exchange::Modex(_) | Exchange::Fail(_) | Exchange::Spawn(_) => {
+                panic!("no other node")
+            }
         };
         self.expected.insert(number, answer);
         if !matches!(exchange, Exchange::Group { .. }) {
