@@ -136,6 +136,19 @@ fn ranks_of_different_nodes_find_the_names_that_they_publish() {
     assert_eq!((found, done.code), (wanted.iter().map(String::as_str).collect(), 0), "{done:?}");
 }
 
+#[test]
+fn the_time_limit_ends_a_barrier_that_a_rank_never_joins_and_a_line_names_its_node() {
+    let script = "init; [ $PMI_RANK = 2 ] && exec sleep 1000; barrier; echo $reply; exec sleep 1000";
+    for (hosts, ranks, line) in [
+        ("a:2,b:2", "4", "job demo: a barrier or fence of MPI waits for ranks on b\n"),
+        ("a:3,b,c", "5", "job demo: a barrier or fence of MPI waits for ranks on a\n"),
+    ] {
+        let done = run(hosts, &["-n", ranks, "--timeout", "2"], script);
+        assert_eq!((done.text(), done.code), ("", 124), "{done:?}");
+        assert!(done.stderr.contains(line) && done.stderr.contains("(--timeout)"), "{done:?}");
+    }
+}
+
 /// Runs a rank on two nodes that spawns a job as in [`SPAWNER`], with three ranks. Then the rank executes `after`.
 /// Agents are started by the script `rsh`, for the host `$1` the command `$2`.
 fn spawn(hosts: &str, program: &str, after: &str, rsh: &str) -> (Site, Process) {

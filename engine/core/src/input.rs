@@ -151,7 +151,8 @@ impl Core {
         if self.published.next_limit().is_some_and(|limit| limit <= now) {
             self.end_lookups(now);
         }
-        if let Some(EndSteps { signals, finish, nodes }) = self.jobs.end_early(now) {
+        if let Some(EndSteps { signals, finish, nodes, late }) = self.jobs.end_early(now) {
+            late.into_iter().for_each(|run| self.note_awaited(run));
             let send = |(signal, receivers)| HandleOp::Signal { receivers, signal, requested: None };
             self.effects.handles.extend(signals.into_iter().map(send));
             self.effects

@@ -25,6 +25,8 @@ pub enum Notice {
     Missed(PeerId),
     /// A job is ended, because its ranks can't exchange values of a node.
     ExchangeFailed { job: Nspace, host: String, reason: String },
+    /// Fences of a job whose time is over wait for ranks of this node and others.
+    FenceAwaits { job: Nspace, host: String, others: usize },
     /// An answer to a tool was replaced, because it exceeds the limit of its message.
     TooLong { tool: String, error: EncodeError },
 }

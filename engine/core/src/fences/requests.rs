@@ -143,6 +143,16 @@ impl Core {
         }
     }
 
+    /// Notes which nodes the fences of a job wait for, whose time is over.
+    pub(crate) fn note_awaited(&mut self, run: u64) {
+        let Some((name, job)) = self.jobs.iter().find(|(_, job)| job.run() == run) else { return };
+        let nodes = self.fences.awaited_by(run);
+        if let Some(host) = nodes.first().and_then(|node| job.host(*node)) {
+            let (job, host, others) = (name.clone(), host.to_owned(), nodes.len().saturating_sub(1));
+            self.effects.notices.push(Notice::FenceAwaits { job, host, others });
+        }
+    }
+
     /// Requests what a rank has put of its node.
     pub(crate) fn modex(&mut self, requester: Requester, job: &JobId, rank: Rank) {
         let state = self.jobs.find(job);

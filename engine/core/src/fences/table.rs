@@ -1,6 +1,7 @@
 //! The fences that some nodes have entered, and others have not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use iof_proto::{FencePurpose, Mpi, Rank};
 
@@ -63,10 +64,21 @@ pub(crate) struct Modex {
     pub charge: Charge,
 }
 
+/// Returns the keys of the fences of a job.
+fn of_job(run: u64) -> Range<FenceKey> {
+    let first = |run| FenceKey { run, ..FenceKey::default() };
+    first(run)..first(run.saturating_add(1))
+}
+
 impl Fences {
     /// Returns the nodes that a fence waits for, if a node has entered it.
     pub(crate) fn awaited(&self, key: &FenceKey) -> Option<&BTreeSet<NodeId>> {
         self.open.get(key).map(|fence| &fence.awaited)
+    }
+
+    /// Returns the nodes that the fences of a job wait for.
+    pub(crate) fn awaited_by(&self, run: u64) -> BTreeSet<NodeId> {
+        self.open.range(of_job(run)).flat_map(|(_, fence)| &fence.awaited).copied().collect()
     }
 
     /// Opens a fence that waits for these nodes.
@@ -101,10 +113,8 @@ impl Fences {
 
     /// Removes and returns the fences of a job that wait for a node, or all of the job.
     pub(crate) fn remove(&mut self, run: u64, node: Option<NodeId>) -> Vec<(FenceKey, Fence)> {
-        let first = |run| FenceKey { run, ..FenceKey::default() };
-        let of_job = first(run)..first(run.saturating_add(1));
         let waits = |fence: &Fence| node.is_none_or(|node| fence.awaited.contains(&node));
-        self.open.extract_if(of_job, |_, fence| waits(fence)).collect()
+        self.open.extract_if(of_job(run), |_, fence| waits(fence)).collect()
     }
 
     /// Adds a request to a node. Returns its number.

@@ -50,6 +50,14 @@ fn write(notice: Notice) {
                 "job {job}: node {host} ends the job, whose ranks can't exchange values: {reason}"
             );
         }
+        Notice::FenceAwaits { job, host, others: 0 } => {
+            tracing::warn!("job {job}: a barrier or fence of MPI waits for ranks on {host}");
+        }
+        Notice::FenceAwaits { job, host, others } => {
+            tracing::warn!(
+                "job {job}: a barrier or fence of MPI waits for ranks on {host} and {others} other nodes"
+            );
+        }
         Notice::TooLong { tool, error } => {
             tracing::warn!(tool, %error, "an answer is too long to send");
         }

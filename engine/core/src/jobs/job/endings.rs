@@ -60,6 +60,8 @@ pub(crate) struct EndSteps {
     pub finish: Vec<SourceId>,
     /// Steps towards the end of nodes.
     pub nodes: Vec<(NodeKey, LastStep)>,
+    /// The numbers of the jobs whose time is over.
+    pub late: Vec<u64>,
 }
 
 impl JobState {
@@ -222,6 +224,7 @@ impl JobState {
         while self.next_early_end(now).is_some_and(|time| time <= now) {
             match self.early_end_policy.next_step(now, !self.has_exited()) {
                 Some(EarlyEndStep::Terminate(cause)) => {
+                    steps.late.extend((cause == EndCause::Timeout).then_some(self.run));
                     let mut left = self.running_ranks();
                     left.retain(|rank| !cause.is_abort_of(*rank));
                     self.note_early_end(EarlyEnd { cause, left });
