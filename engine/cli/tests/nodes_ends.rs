@@ -6,9 +6,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ChildStdout;
 
-use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_GREETING};
+use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_EXCHANGE, MAX_GREETING, MAX_PIECE};
 use iof_nodes::{Frame, HEADER, ToFrontEnd};
-use iof_proto::Log;
+use iof_proto::{Exchange, Log, Rank};
 use iof_testing::command::nodes::{agent_of, by_rank, has_thread, run, send, start};
 use iof_testing::command::site::{Gate, Site, iof};
 use iof_testing::process::{Done, Process, Stat};
@@ -450,6 +450,24 @@ fn an_agent_that_answers_what_it_was_not_asked_is_cut_off_in_each_phase() {
     let done = run_hostile(&site, &frames, "a");
     let told = format!("iof: job demo: node a is lost with rank 0: {reason}; ");
     assert!(done.code == 1 && done.stderr.starts_with(&told), "{done:?}");
+}
+
+#[test]
+fn an_agent_that_sends_values_of_wrong_sizes_is_cut_off_and_the_line_has_the_limit() {
+    let site = Site::over_stdin();
+    let piece = |bytes| ToFrontEnd::Piece(vec![0; bytes]);
+    let limits = "expected pieces of at most 65536, and 16777216 in all (MAX_EXCHANGE)";
+    let of_another = ToFrontEnd::Exchange { call: 1, rank: Rank(1), exchange: Exchange::Modex(Rank(0)) };
+    for (message, times, reason) in [
+        (piece(MAX_PIECE + 1), 1, format!("65537 bytes of values, {limits}")),
+        (piece(0), 1, format!("0 bytes of values, {limits}")),
+        (piece(MAX_PIECE), MAX_EXCHANGE / MAX_PIECE + 1, format!("16842752 bytes of values, {limits}")),
+        (of_another, 1, "rank 1 does not run on this node".to_owned()),
+    ] {
+        let done = run_hostile(&site, &started_and(&message, times), "a");
+        let told = format!("iof: job demo: node a is lost with rank 0: its agent is cut off: {reason}; ");
+        assert!(done.code == 1 && done.stderr.starts_with(&told), "{reason}: {done:?}");
+    }
 }
 
 #[test]

@@ -149,6 +149,22 @@ fn the_time_limit_ends_a_barrier_that_a_rank_never_joins_and_a_line_names_its_no
     }
 }
 
+#[test]
+fn a_value_beyond_its_limit_is_refused_and_a_longer_line_ends_the_job_with_the_node_and_the_rank() {
+    let script = |length| {
+        format!(
+            r#"init; space; [ $PMI_RANK = 0 ] || {{ printf -v long "%0{length}d" 0
+            ask "cmd=put kvsname=$name key=k value=$long"; echo "$reply"; }}; barrier; finalize"#
+        )
+    };
+    let done = run("a,b", &["-n", "2"], &script(960));
+    let refused = "cmd=put_result rc=1 msg=invalid_key_or_value";
+    assert_eq!((lines(&done), done.code, done.stderr.as_str()), (vec![refused], 0, ""));
+    let done = run("a,b", &["-n", "2"], &script(20_000));
+    let line = "b: the rank cannot use MPI any more (job demo, rank 1): a PMI line has more than 16384 bytes";
+    assert!(done.code != 0 && done.stderr.contains(line), "{done:?}");
+}
+
 /// Runs a rank on two nodes that spawns a job as in [`SPAWNER`], with three ranks. Then the rank executes `after`.
 /// Agents are started by the script `rsh`, for the host `$1` the command `$2`.
 fn spawn(hosts: &str, program: &str, after: &str, rsh: &str) -> (Site, Process) {

@@ -24,6 +24,8 @@ use iof_testing::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::mpi::CLIENT;
+
 /// A node whose carriers can be cut, and can be kept from being replaced. `sh -c` starts the agents
 /// on this node, with two processes between each of them and its front end.
 struct Node {
@@ -229,6 +231,47 @@ fn all_output_arrives_once_and_in_order_although_carriers_are_cut() {
             iof_testing::bytes::assert_same(&format!("rank {rank}, block {number}"), bytes, block.as_bytes());
         }
     }
+}
+
+/// A rank of MPI on each of two nodes: in each round both put a value, and get that of the other one, until the file
+/// `$1/stop` exists.
+const ROUNDS: &str = r#"cd $1; init; space; round=0; goes=1
+while [ $goes = 1 ]; do
+    round=$((round + 1)); goes=1; [ ! -e stop ] || goes=0
+    ask "cmd=put kvsname=$name key=$PMI_RANK-$round value=$goes of $PMI_RANK in $round"; barrier
+    ask "cmd=get kvsname=$name key=$((1 - PMI_RANK))-$round"
+    [[ $reply = *"of $((1 - PMI_RANK)) in $round" ]] || { echo "$round: $reply"; exit 1; }
+    ask "cmd=get kvsname=$name key=0-$round"; reply=${reply#*value=}; goes=${reply%% *}
+    echo $round >round.$PMI_RANK
+done
+barrier; finalize; echo all"#;
+
+#[test]
+fn ranks_of_mpi_exchange_each_value_once_although_carriers_are_cut() {
+    let node = Node::new();
+    let script = format!("#!/bin/bash\nset -- {}\n{CLIENT}{ROUNDS}", node.site.path().display());
+    let script = node.site.install_script(&script, "rounds");
+    let run = node.start(&["--reattach", "60"], &format!("exec {}", script.display()));
+    let round =
+        |rank| fs::read_to_string(node.file(&format!("round.{rank}"))).ok()?.trim().parse::<u64>().ok();
+    let mut rounds = 0;
+    let mut wait_for_rounds = || {
+        wait_for("further rounds of both ranks", || {
+            let now = round(0)?.min(round(1)?);
+            (now > rounds + 3).then(|| rounds = now)
+        });
+    };
+    for number in 0..8 {
+        wait_for_rounds();
+        cut_any(&run, number);
+    }
+    wait_for_rounds();
+    node.cut_for_long(&run);
+    node.set_down(false);
+    wait_for_rounds();
+    fs::write(node.file("stop"), "").unwrap();
+    let done = run.finish();
+    assert_eq!((done.text(), done.code), ("all\nall\n", 0), "{done:?}");
 }
 
 #[test]
