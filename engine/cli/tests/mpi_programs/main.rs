@@ -37,11 +37,25 @@ fn run(options: &[&str], program: &str, mode: &str) -> Done {
     Site::new().run(&[&["--nspace", "demo"], options].concat(), [program, mode]).finish()
 }
 
+/// Two nodes for two ranks each, whose agents run here.
+const TWO_NODES: [&str; 4] = ["--rsh", "sh -c", "--hosts", "a:2,b:2"];
+
+/// The same ranks on this node, on two nodes, and in turn on these.
+const PLACES: [&[&str]; 3] = [
+    &["-n", "4"],
+    &["-n", "4", "--rsh", "sh -c", "--hosts", "a:2,b:2"],
+    &["-n", "4", "--rsh", "sh -c", "--hosts", "a:2,b:2", "--map-by", "node"],
+];
+
 #[test]
 fn ranks_of_a_job_are_one_world() {
     for_each_program(|program| {
-        for ranks in [1, 2, 8, 100] {
-            let done = run(&["-n", &ranks.to_string()], program, "hello");
+        let here = [1, 2, 8, 100].map(|ranks| (ranks, vec!["-n".to_owned(), ranks.to_string()]));
+        let nodes =
+            PLACES[1..].iter().map(|place| (4, place.iter().map(|word| (*word).to_owned()).collect()));
+        for (ranks, options) in here.into_iter().chain(nodes) {
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let done = run(&options, program, "hello");
             let sum = ranks * (ranks - 1) / 2;
             let line = |rank| format!("rank {rank} of {ranks}, app 0, sum {sum}\n");
             let wanted: BTreeSet<String> = (0..ranks).map(line).collect();
@@ -52,31 +66,65 @@ fn ranks_of_a_job_are_one_world() {
 }
 
 #[test]
+fn ranks_share_memory_with_those_of_their_node_only() {
+    for_each_program(|program| {
+        for (place, nodes) in PLACES.into_iter().zip([[0xf; 4], [3, 3, 0xc, 0xc], [5, 0xa, 5, 0xa]]) {
+            let done = run(place, program, "node");
+            let wanted: BTreeSet<String> =
+                nodes.iter().enumerate().map(|(rank, ranks)| format!("rank {rank}: {ranks:#x}")).collect();
+            let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
+            assert_eq!((lines, done.code), (wanted, 0), "{program} {place:?}: {}", done.stderr);
+        }
+    });
+}
+
+#[test]
 fn ranks_find_the_names_that_others_publish_and_connect_by_them() {
     for_each_program(|program| {
-        let done = run(&["-n", "4", "--timeout", "60"], program, "meet");
-        assert_eq!((done.text(), done.code), ("6\n6\n6\n6\n", 0), "{program}: {}", done.stderr);
+        for place in PLACES {
+            let done = run(&[place, &["--timeout", "60"]].concat(), program, "meet");
+            let result = (done.text(), done.code);
+            assert_eq!(result, ("6\n6\n6\n6\n", 0), "{program} {place:?}: {}", done.stderr);
+        }
     });
 }
 
 #[test]
 fn ranks_spawn_a_job_and_talk_to_it() {
     for_each_program(|program| {
-        let done = run(&["-n", "2", "--timeout", "60"], program, "spawn");
-        let own = std::env::current_dir().unwrap();
-        let line = |who: &str, app: u32, arg: &str, cwd: &Path| {
-            format!("{who}, app {app}, '{arg}' in {}", cwd.display())
-        };
-        let wanted = [
-            line("spawn 0 of 2: 3", 0, "", &own),
-            line("spawn 1 of 2: 3", 0, "", &own),
-            line("child 0 of 3: 1", 0, "a b", &own),
-            line("child 1 of 3: 1", 1, "", Path::new("/")),
-            line("child 2 of 3: 1", 1, "", Path::new("/")),
-        ];
-        let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
-        assert_eq!((lines, done.code), (wanted.into(), 0), "{program}: {}", done.stderr);
-        assert_eq!(done.stderr.matches("program '/missing' not found").count(), 1, "{done:?}");
+        let nodes = ["--rsh", "sh -c", "--hosts", "a:4,b:2", "--map-by", "node"];
+        let places = [&[][..], &nodes];
+        // Of several nodes, only PMI-1 spawns jobs.
+        let places = if program.contains("openmpi") { &places[..1] } else { &places };
+        for place in places {
+            let done = run(&[&["-n", "2", "--timeout", "60"], *place].concat(), program, "spawn");
+            let own = std::env::current_dir().unwrap();
+            let line = |who: &str, app: u32, arg: &str, cwd: &Path| {
+                format!("{who}, app {app}, '{arg}' in {}", cwd.display())
+            };
+            let wanted = [
+                line("spawn 0 of 2: 3", 0, "", &own),
+                line("spawn 1 of 2: 3", 0, "", &own),
+                line("child 0 of 3: 1", 0, "a b", &own),
+                line("child 1 of 3: 1", 1, "", Path::new("/")),
+                line("child 2 of 3: 1", 1, "", Path::new("/")),
+            ];
+            let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
+            assert_eq!((lines, done.code), (wanted.into(), 0), "{program}: {}", done.stderr);
+            assert_eq!(done.stderr.matches("program '/missing' not found").count(), 1, "{done:?}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_of_open_mpi_on_several_nodes_that_spawns_a_job_gets_an_error_with_its_reason() {
+    for_each_program(|program| {
+        if program.contains("openmpi") {
+            let done = run(&[PLACES[1], &["--timeout", "60"]].concat(), program, "spawn");
+            assert_eq!((done.text().matches("of 4: -2").count(), done.code), (4, 0), "{done:?}");
+            let reason = "jobs on several nodes spawn jobs by PMI-1 only";
+            assert!(done.stderr.contains(reason), "{done:?}");
+        }
     });
 }
 
@@ -114,14 +162,14 @@ fn ranks_of_a_linked_program_that_do_not_initialise_mpi_end_no_job() {
 fn several_programs_of_a_job_are_one_world() {
     for_each_program(|program| {
         let apps = [program, "hello", ":", "-n", "3", program, "hello"];
-        let done = Site::new().run(&["-n", "2"], apps).finish();
-        let wanted: BTreeSet<String> =
-            (0..5).map(|rank| format!("rank {rank} of 5, app {}, sum 10", u32::from(rank > 1))).collect();
-        assert_eq!(
-            done.text().lines().map(str::to_owned).collect::<BTreeSet<_>>(),
-            wanted,
-            "{program}: {done:?}"
-        );
+        for nodes in [&[][..], &TWO_NODES] {
+            let options = [&["-n", "1"], nodes].concat();
+            let done = Site::new().run(&options, apps).finish();
+            let wanted: BTreeSet<String> =
+                (0..4).map(|rank| format!("rank {rank} of 4, app {}, sum 6", u32::from(rank > 0))).collect();
+            let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
+            assert_eq!((lines, done.code), (wanted, 0), "{program}: {done:?}");
+        }
     });
 }
 
@@ -133,9 +181,15 @@ fn an_abort_a_killed_rank_and_an_early_exit_end_the_job() {
             ("killed", 137, "was killed by SIGKILL"),
             ("leave", 1, "exit code 0 before MPI_Finalize"),
         ] {
-            let done = run(&["-n", "3"], program, mode);
-            assert_eq!(done.code, code, "{program} {mode}: {done:?}");
-            assert!(done.stderr.contains(text), "{program} {mode}: {done:?}");
+            for place in PLACES {
+                let done = run(place, program, mode);
+                // A rank of Open MPI on another node aborts when the connection to this one ends, and may be the
+                // first one that is noticed.
+                let aborts = place.len() > 2 && program.contains("openmpi") && mode != "abort";
+                let peer = aborts && done.code == 14;
+                assert!(peer || done.code == code, "{program} {mode} {place:?}: {done:?}");
+                assert!(peer || done.stderr.contains(text), "{program} {mode} {place:?}: {done:?}");
+            }
         }
     });
 }

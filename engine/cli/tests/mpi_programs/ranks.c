@@ -124,6 +124,17 @@ int main(int argc, char **argv) {
         if (write(1, line, (size_t)length) != length) {
             return 3;
         }
+    } else if (strcmp(mode, "node") == 0) {
+        // The ranks with which this one shares memory, as bits.
+        char line[100];
+        int ranks = 0, bit = 1 << rank;
+        MPI_Comm node;
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+        MPI_Allreduce(&bit, &ranks, 1, MPI_INT, MPI_SUM, node);
+        int length = snprintf(line, sizeof line, "rank %d: %#x\n", rank, ranks);
+        if (write(1, line, (size_t)length) != length) {
+            return 3;
+        }
     } else if (strcmp(mode, "meet") == 0) {
         char line[100];
         int length = snprintf(line, sizeof line, "%d\n", meet(rank));
