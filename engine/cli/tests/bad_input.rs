@@ -205,7 +205,6 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
             "Not a directory",
         ),
         (&["pull", "frobnicate", "--rendezvous-dir", directory], "has a job frobnicate; there are no jobs"),
-        (&["pull", "one", "two"], "'two'"),
         (&["pull", "one", "--nspace", "one"], "--nspace"),
         (&["pull", "one", "--system"], "--system"),
         (&["pull", "--pid", "x"], "invalid pid 'x' for '--pid <PID>': expected a number"),

@@ -41,6 +41,7 @@ mod peers;
 mod positions;
 mod ptys;
 mod pull_ends;
+mod pulls;
 mod pushing;
 mod queries;
 mod rendezvous;

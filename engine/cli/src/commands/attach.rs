@@ -19,6 +19,27 @@ use crate::outputs::printers::OutputTarget;
 /// The interval at which a command that waits for a job looks for it.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The interval at which a command looks for a job for which it may wait for hours.
+pub const WAIT_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A wait for a job that begins later.
+#[derive(Clone, Copy, Debug)]
+pub struct JobWait {
+    began: Instant,
+    limit: Option<Duration>,
+}
+
+impl JobWait {
+    /// Begins to wait, without limit if there is none.
+    pub fn begin(limit: Option<Duration>) -> JobWait {
+        JobWait { began: Instant::now(), limit }
+    }
+
+    pub fn is_over(self) -> bool {
+        self.limit.is_some_and(|limit| self.began.elapsed() >= limit)
+    }
+}
+
 /// The options that select an engine.
 pub const OPTIONS: SearchNames =
     SearchNames { pid: "--pid", nspace: "--nspace", server: "--server", directory: "--rendezvous-dir" };
@@ -70,19 +91,49 @@ pub fn pull_for(tool: &mut Tool, nspace: &Nspace, part: &OutputTarget<'_>) -> Re
     Ok((granted.handler, pull))
 }
 
-/// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits
-/// up to [`JOB_WAIT`] for the job.
-pub fn attach_several(args: &EngineArgs, name: &str, count: usize) -> Result<Vec<Tool>, Failure> {
+/// Attaches `count` tools to one engine. If none has the selected job, waits for one within `wait`, or,
+/// if an engine has no job yet, up to [`JOB_WAIT`].
+pub fn attach_several(
+    args: &EngineArgs,
+    name: &str,
+    count: usize,
+    wait: Option<JobWait>,
+) -> Result<Vec<Tool>, Failure> {
     let (search, start) = (args.search(), Instant::now());
+    let has_directory = || search.session_directory.as_ref().is_none_or(|directory| directory.exists());
     loop {
-        match Tool::find_several(&search, name, count) {
-            Err(AttachError::Find(FindError::NoSuchNspace { nspace, .. }))
-                if start.elapsed() < JOB_WAIT && may_begin(&search, &nspace) =>
-            {
-                thread::sleep(POLL_INTERVAL);
+        let error = match Tool::find_several(&search, name, count) {
+            Ok(tools) => return Ok(tools),
+            Err(error) => error,
+        };
+        let may_begin = match (&error, wait) {
+            (error, Some(wait)) if is_missing(error) => !wait.is_over() && has_directory(),
+            (AttachError::Find(FindError::NoSuchNspace { nspace, .. }), None) => {
+                start.elapsed() < JOB_WAIT && may_begin(&search, nspace)
             }
-            found => return found.map_err(|error| failed(error, &search)),
+            _ => false,
+        };
+        if !may_begin {
+            return Err(failed(error, &search));
         }
+        thread::sleep(if wait.is_some() { WAIT_INTERVAL } else { POLL_INTERVAL });
+    }
+}
+
+/// Returns whether an engine that begins later may change the result of a search.
+fn is_missing(error: &AttachError) -> bool {
+    match error {
+        AttachError::Find(error) => matches!(
+            error,
+            FindError::NoSuchNspace { .. }
+                | FindError::NoSuchPid { .. }
+                | FindError::NoSystem(_)
+                | FindError::NotFound(_)
+        ),
+        AttachError::Connect(ConnectError::Refused(path)) => !path.is_dir(),
+        // An engine is about to end, or begins.
+        AttachError::Connect(_) | AttachError::Replaced { .. } | AttachError::Lost(_) => true,
+        _ => false,
     }
 }
 
@@ -93,7 +144,7 @@ fn may_begin(search: &Search, nspace: &Nspace) -> bool {
     sessions.into_iter().any(|engine| engine.jobs.is_empty() || engine.jobs.contains(nspace))
 }
 
-fn failed(error: AttachError, search: &Search) -> Failure {
+pub fn failed(error: AttachError, search: &Search) -> Failure {
     match error {
         AttachError::Find(error @ FindError::NoSuchNspace { .. }) => {
             let engines = list(search.session_directory.as_deref()).unwrap_or_default();

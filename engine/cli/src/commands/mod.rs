@@ -7,6 +7,7 @@ pub(crate) mod kill;
 pub(crate) mod log;
 pub(crate) mod ps;
 pub(crate) mod pull;
+mod pull_several;
 pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod resume;

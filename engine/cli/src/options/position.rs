@@ -17,7 +17,7 @@ use crate::options::values::duration;
 /// The heading of these options in help.
 const PART: &str = "Part of the output";
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct PositionArgs {
     /// End after the cached output
     #[arg(long, help_heading = PART)]

@@ -3,8 +3,7 @@
 use std::cell::OnceCell;
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use nix::unistd::gethostname;
 
 use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
+use crate::outputs::lines::has_colours;
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
 use crate::outputs::redirect::RedirectArgs;
 use crate::reports::exits::no_such_rank;
@@ -326,6 +326,11 @@ impl<'a> Outputs<'a> {
         self.writes_files() && self.files().iter().any(|(_, files)| files.names_host())
     }
 
+    /// Tags each line with the whole name of its job, unless the format contains it.
+    pub fn tag_jobs(&mut self) {
+        self.choice.fullname |= self.choice.markup != Markup::Json;
+    }
+
     /// Returns whether output goes to files.
     pub fn has_files(&self) -> bool {
         !self.files().is_empty()
@@ -490,11 +495,4 @@ impl<'a> Outputs<'a> {
             )
             .collect()
     }
-}
-
-/// Returns `true` for a terminal that shows colours, unless `NO_COLOR` is set
-/// (<https://no-color.org>).
-fn has_colours(file: impl AsFd + IsTerminal) -> bool {
-    let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam::channel::Sender;
 use iof_capture::find_program;
 use iof_engine::{App, JobSpec};
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
@@ -57,6 +58,9 @@ impl OutputTarget<'_> {
         self.options.style.has_objects() && !matches!(self.destination, Destination::Files(_))
     }
 }
+
+/// The report of a printer, with a number that its user has chosen.
+pub type OutputReport = (usize, Result<PrintReport, Failure>);
 
 /// The wait of a part of a line in a job of one rank.
 pub const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
@@ -156,6 +160,18 @@ impl AttachedOutputs<'_> {
         let writers = self.start()?;
         new_files.keep();
         Ok(writers)
+    }
+
+    /// Writes as [`AttachedOutputs::write`] does. Each printer sends its report with `id` once it has
+    /// ended. Returns their number.
+    pub fn write_and_report(self, id: usize, done: &Sender<OutputReport>) -> Result<usize, Failure> {
+        let writers = self.write()?;
+        let count = writers.len();
+        for writer in writers {
+            let done = done.clone();
+            writer.watch(move |report| drop(done.send((id, report))))?;
+        }
+        Ok(count)
     }
 
     /// Starts the printers.

@@ -31,6 +31,8 @@ changed. `iof pull` takes those for output.
 | `srun --pty bash` | `iof run --pty bash` |
 | `srun --input=all`, `mpirun --stdin all` | `iof run --stdin all` |
 | `sattach JOB.STEP` | `iof pull JOB`, `iof top JOB`, `iof push --nspace JOB` |
+| `kubectl logs -f POD`, `docker logs -f NAME` | `iof pull JOB` |
+| `stern 'train-.*'`, `docker compose logs -f` | `iof pull 'train-*'`, `iof pull --all` |
 | `squeue`, `orte-ps` | `iof ps` |
 | `scancel -s USR1 JOB` | `iof kill JOB USR1` |
 

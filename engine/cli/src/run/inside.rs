@@ -39,7 +39,7 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
     let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
     let mut own_tools = None;
     let attached = outputs.attach(|parts| {
-        let tools = attach_several(&args.engine_of(engine), "iof run", parts.len().saturating_add(2))?;
+        let tools = attach_several(&args.engine_of(engine), "iof run", parts.len().saturating_add(2), None)?;
         let mut tools = tools.into_iter();
         let (Some(mut first), Some(signaller)) = (tools.next(), tools.next()) else { return Ok(Vec::new()) };
         let nspace = first.spawn_with(&spawn).map_err(not_started)?;

@@ -1,0 +1,161 @@
+//! `iof pull` of jobs that begin later, of several jobs, and of jobs that have ended.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use iof_testing::command::site::{Gate, Site};
+use iof_testing::process::{Done, Process};
+use iof_testing::wait_for;
+use nix::sys::signal::Signal;
+
+/// Starts a job of this name that writes a line, waits for a gate, and writes another one.
+fn job(site: &Site, name: &str, gate: &Gate) -> Process {
+    site.run_sh(&["--nspace", name], &format!("echo {name} one; : < {}; echo {name} two", gate.path()))
+}
+
+/// Waits until `count` streams of stdout have a pull.
+fn wait_for_pulled(site: &Site, names: &[&str]) {
+    for name in names {
+        wait_for(&format!("the pull of {name}"), || {
+            let done = site.query(&["stats", "--json", "--nspace", name]);
+            done.text().contains("\"iof pull\"").then_some(())
+        });
+    }
+}
+
+/// Returns the lines in alphabetical order.
+fn sorted(done: &Done) -> Vec<&str> {
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// Checks for one line with `reason`, exit code 2, and no output.
+fn assert_refused(done: &Done, reason: &str) {
+    assert_eq!((done.code, done.stdout.len(), done.stderr.lines().count()), (2, 0, 1), "{done:?}");
+    assert!(done.stderr.contains(reason), "{reason}: {done:?}");
+}
+
+#[test]
+fn a_pull_waits_for_a_job_that_begins_later_but_not_longer_than_it_may() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let pulls = [&["--wait", "late"][..], &["--wait=1h", "late"], &["--wait"]].map(|args| site.pull(args));
+    let run = job(&site, "late", &gate);
+    site.wait_for_pulls(0, "stdout", pulls.len());
+    gate.open();
+    for pull in pulls {
+        assert_eq!(pull.finish().text(), "late one\nlate two\n");
+    }
+    assert_eq!(run.finish().code, 0);
+    assert_refused(&site.pull(&["--wait=0.1", "late"]).finish(), "has a job late; there are no jobs");
+    assert_refused(&site.pull(&["--wait=0.1"]).finish(), "no engine");
+}
+
+#[test]
+fn several_jobs_are_pulled_with_tags_also_those_that_begin_meanwhile() {
+    let site = Site::new();
+    let mut gates = ["a", "b", "c"].map(|name| site.gate(name));
+    let first = job(&site, "train-a", &gates[0]);
+    let other = job(&site, "other", &gates[2]);
+    wait_for("the jobs", || (site.sockets().len() == 2).then_some(()));
+    let pulls = [&["train-*"][..], &["--all"], &["train-a", "other"], &["train-?", "--output", "json"]];
+    let pulls = pulls.map(|args| site.pull(args));
+    for name in ["train-a", "other"] {
+        let pulled = if name == "other" { 2 } else { 4 };
+        wait_for("the pulls", || {
+            let done = site.query(&["stats", "--json", "--nspace", name]);
+            (done.text().matches("\"iof pull\"").count() >= pulled).then_some(())
+        });
+    }
+    let second = job(&site, "train-b", &gates[1]);
+    wait_for_pulled(&site, &["train-b"]);
+    wait_for("all pulls", || {
+        let done = site.query(&["stats", "--json", "--nspace", "train-b"]);
+        (done.text().matches("\"iof pull\"").count() >= 3).then_some(())
+    });
+    gates.iter_mut().for_each(Gate::open);
+    let [matched, all, named, json] = pulls.map(Process::finish);
+    let lines = |name: &str| ["one", "two"].map(|line| format!("[{name},0]<stdout>: {name} {line}"));
+    let expected = |names: &[&str]| names.iter().flat_map(|name| lines(name)).collect::<Vec<_>>();
+    assert_eq!(sorted(&matched), expected(&["train-a", "train-b"]));
+    assert_eq!(sorted(&all), expected(&["other", "train-a", "train-b"]));
+    assert_eq!(sorted(&named), expected(&["other", "train-a"]));
+    assert_eq!(json.text().lines().filter(|line| line.starts_with("{\"nspace\":\"train-")).count(), 4);
+    for done in [matched, all, named, json] {
+        assert_eq!((done.code, &*done.stderr), (0, ""));
+    }
+    assert_eq!([first, second, other].map(|run| run.finish().code), [0; 3]);
+}
+
+#[test]
+fn runs_of_one_name_are_pulled_one_after_the_other() {
+    let site = Site::new();
+    let pull = site.pull(&["--persistent", "--wait=1", "again"]);
+    for round in ["first", "second", "third"] {
+        let mut gate = site.gate(round);
+        let run = job(&site, "again", &gate);
+        site.wait_for_pulls(0, "stdout", 1);
+        gate.open();
+        assert_eq!(run.finish().code, 0);
+    }
+    let done = pull.finish();
+    assert_eq!((done.code, done.text()), (0, &*"again one\nagain two\n".repeat(3)), "{done:?}");
+}
+
+#[test]
+fn a_job_that_is_not_pulled_whole_is_named_and_the_others_are_pulled() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let lost = job(&site, "lost", &gate);
+    let whole = job(&site, "whole", &gate);
+    wait_for("the jobs", || (site.sockets().len() == 2).then_some(()));
+    let pull = site.pull(&["lost", "whole"]);
+    wait_for_pulled(&site, &["lost", "whole"]);
+    lost.signal(Signal::SIGKILL);
+    lost.wait();
+    gate.open();
+    let done = pull.finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.text().contains("whole two"), "{done:?}");
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    assert!(lines[0].starts_with("iof: job lost: lost the engine"), "{done:?}");
+    assert_eq!(lines[1..], ["iof: 1 of 2 jobs were not pulled whole"]);
+    assert_eq!(whole.finish().code, 0);
+}
+
+#[test]
+fn selections_of_jobs_that_cannot_be_are_refused() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let run = job(&site, "here", &gate);
+    site.wait_for_ranks(1);
+    let partly = site.pull(&["--wait=0.1", "here", "gone"]);
+    for (args, reason) in [
+        (&["here", "gone"][..], "no running engine has a job gone; the only job is here"),
+        (&["gone-*"], "no job matches 'gone-*'; the only job is here"),
+        (&["--wait=x", "here"], "invalid time 'x' for"),
+        (&["--wait=-1", "here"], "'-1'"),
+        (&["--persistent"], "--persistent needs the name of a job"),
+        (&["--persistent", "--no-follow", "here"], "cannot be used with"),
+        (&["--all", "here"], "cannot be used with"),
+        (&["--all", "--nspace", "here"], "cannot be used with"),
+        (&["--all", "--session"], "cannot be used with"),
+        (&["a/*"], "'/'"),
+        (&["--all", "--from", "1"], "--from applies to one run of one job"),
+        (&["he*", "--resume", "f", "--output", "json"], "--resume applies to one run"),
+        (&["he*", "-o", "out"], "files of several jobs or runs would replace each other"),
+        (&["--persistent", "here", "-o", "out.%j"], "--open-mode append"),
+    ] {
+        assert_refused(&site.pull(args).finish(), reason);
+    }
+    site.wait_for_pulls(0, "stdout", 1);
+    gate.open();
+    assert_eq!(run.finish().code, 0);
+    let partly = partly.finish();
+    assert_eq!((partly.code, partly.text().lines().count()), (1, 2), "{partly:?}");
+    assert!(
+        partly
+            .stderr
+            .ends_with("has a job gone; the only job is here\niof: 1 of 2 jobs were not pulled whole\n")
+    );
+    assert_refused(&site.pull(&["--all"]).finish(), "there are no jobs");
+}
