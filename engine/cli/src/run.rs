@@ -34,7 +34,7 @@ use started::StartedJob;
 /// Runs a job, here or in a running engine, or an engine without a job of its own. Returns the exit code of
 /// the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
-    if let Some(time) = args.keep {
+    if let Some(time) = args.keep.filter(|_| args.app.program.is_empty()) {
         return keep::keep(args, time);
     }
     if let Some(job) = &args.inside {

@@ -159,3 +159,50 @@ fn selections_of_jobs_that_cannot_be_are_refused() {
     );
     assert_refused(&site.pull(&["--all"]).finish(), "there are no jobs");
 }
+
+#[test]
+fn the_output_of_a_job_that_has_ended_is_kept_until_the_time_is_over_or_it_is_killed() {
+    let site = Site::new();
+    for end in ["kill", "signal"] {
+        let run = site.run_sh(&["--keep", "1h", "--nspace", "kept", "-n", "2"], "echo out $IOF_RANK; exit 3");
+        site.wait_for_state(0, "failed");
+        site.wait_for_state(1, "failed");
+        for _ in 0..2 {
+            let done = site.pull(&["kept"]).finish();
+            assert_eq!((done.code, sorted(&done)), (0, vec!["out 0", "out 1"]), "{done:?}");
+        }
+        let inside = Process::start(site.iof("run").args(["--in", "kept", "echo", "inside"])).finish();
+        assert_eq!((inside.code, inside.text()), (0, "inside\n"));
+        let kill = |signal| Process::start(site.iof("kill").args(["kept", signal])).finish();
+        let ignored = kill("USR1");
+        assert_eq!((ignored.code, &*ignored.stderr), (1, "iof: no selected rank of job kept is running\n"));
+        if end == "kill" {
+            assert_eq!(kill("TERM").code, 0);
+        } else {
+            run.signal(Signal::SIGINT);
+        }
+        let done = run.finish();
+        assert_eq!((done.code, sorted(&done)), (3, vec!["out 0", "out 1"]), "{end}: {done:?}");
+        let line =
+            "iof: job kept has ended with exit code 3; its output is kept for 3600s: iof pull kept shows it";
+        assert!(done.stderr.contains(line), "{done:?}");
+    }
+    let done = site.run(&["--keep", "0.1"], ["echo", "soon"]).finish();
+    assert_eq!((done.code, done.text()), (0, "soon\n"));
+    assert_refused(&site.pull(&["kept"]).finish(), "iof run --keep DURATION keeps the output");
+}
+
+#[test]
+fn a_job_that_a_signal_ends_is_not_kept_and_one_that_cannot_be_is_refused() {
+    let site = Site::new();
+    let run = site.run_sh(&["--keep", "1h"], "echo ready; exec sleep 1000");
+    site.wait_for_bytes(0, "stdout", 6);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.finish().code, 143);
+    let run = |args: &[&str]| Process::start(site.iof("run").args(args)).finish();
+    assert_refused(&run(&["--keep", "x", "true"]), "invalid time 'x'");
+    assert_refused(&run(&["--keep", "1", "--hosts", "a,b", "true"]), "on this node only");
+    let mut none = iof_testing::command::site::iof();
+    none.args(["run", "--keep", "1", "--rendezvous-dir", "none", "true"]);
+    assert_refused(&Process::start(&mut none).finish(), "--keep needs a socket for tools");
+}

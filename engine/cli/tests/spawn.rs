@@ -285,7 +285,6 @@ fn options_that_a_job_in_a_running_engine_or_an_engine_alone_has_no_use_for_are_
         &["--in", "main", "--drop", "oldest", "true"][..],
         &["--in", "main", "--hosts", "localhost", "true"],
         &["--in", "main", "--stdin", "0", "true"],
-        &["--keep", "1", "true"],
         &["--keep", "1", "-n", "2"],
         &["--keep", "1", "--output", "tag"],
         &["--keep", "1", "--spawn", "none"],

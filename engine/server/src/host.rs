@@ -138,8 +138,8 @@ pub trait Host: Send + Sync {
     }
 
     /// Sends a signal that a tool of the engine's user requests to those of `procs` that run
-    /// elsewhere. A wildcard rank stands for all remote processes of its job. Returns their number,
-    /// which the tool receives. The engine itself signals local processes. The default
+    /// elsewhere. A wildcard rank stands for all remote processes of its job, or, if all ranks of the job
+    /// have exited, for what the host keeps of it. Returns their number, which the tool receives. The engine itself signals local processes. The default
     /// implementation has no remote processes.
     fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
         let (_, _) = (procs, signal);

@@ -23,6 +23,10 @@ use crate::outputs::output::OutputArgs;
 #[derive(Args)]
 #[command(
     mut_arg("program", |arg| arg.required(false).required_unless_present("keep")),
+    mut_args(|arg| {
+        let is_of_job = JOB_OPTIONS.split_whitespace().any(|option| arg.get_id() == option);
+        if is_of_job { arg.requires("program") } else { arg }
+    }),
     override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...\n       \
                       iof run [OPTIONS] --keep DURATION",
     after_help = format!("Words of --output: tag, rank, timestamp, {}, dir=DIR, file=NAME, merge; with :raw, parts of lines.\n\n\
@@ -176,13 +180,14 @@ pub struct RunArgs {
     #[arg(id = "in", long = "in", help_heading = "Job options", value_name = "JOB", conflicts_with_all = ENGINE_OPTIONS.split(' '))]
     pub inside: Option<Nspace>,
 
-    /// Without PROG, wait this long for jobs
+    /// Keep the output for this time after the end
     ///
-    /// Tools such as iof run --in start jobs meanwhile. The name by which they find this iof is that of
-    /// --nspace, by default iof. With --mpi pmix, tools of libpmix attach, too; the protocol of each job
-    /// is chosen with the job. After this time, at Ctrl-C, or when iof kill ends it, the jobs that
-    /// still run get SIGTERM, and SIGKILL after --kill-wait. The exit code is 0.
-    #[arg(long, help_heading = "Job options", value_name = "DURATION", value_parser = duration, conflicts_with_all = JOB_OPTIONS.split(' '))]
+    /// Tools can then pull what is in the caches, and start jobs by iof run --in. The exit code is that of
+    /// the job. Without PROG, wait this long for jobs that tools start. The name by which they find this iof
+    /// is then that of --nspace, by default iof. With --mpi pmix, tools of libpmix attach, too; the protocol
+    /// of each job is chosen with the job. The exit code is 0. After this time, at Ctrl-C, or when iof kill
+    /// ends it, jobs of tools that still run get SIGTERM, and SIGKILL after --kill-wait.
+    #[arg(long, help_heading = "Job options", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub keep: Option<Duration>,
 
     #[command(flatten)]
@@ -239,8 +244,8 @@ const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up ti
     stdin_open stdin_file hosts hostfile map_by host_env rsh start_timeout starts \
     node_timeout reattach oversubscribe";
 
-/// The options that apply to a job.
-const JOB_OPTIONS: &str = "nprocs wdir env program in spawn bind_to pty merge_at_source grace give_up timings summary \
+/// The options that apply to a job, and need its program.
+const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to pty merge_at_source grace give_up timings summary \
     stdin stdin_open stdin_file kill_on_bad_exit timeout quiet output output_file error_file \
     tag_by tag_suffix max_line max_line_time ranks no_forward open_mode file_size file_count \
     map_by host_env rsh start_timeout starts node_timeout reattach";

@@ -149,7 +149,8 @@ pub fn failed(error: AttachError, search: &Search) -> Failure {
         AttachError::Find(error @ FindError::NoSuchNspace { .. }) => {
             let engines = list(search.session_directory.as_deref()).unwrap_or_default();
             let jobs = engines.iter().filter(|engine| engine.is_live).flat_map(|engine| &engine.jobs);
-            Failure::Usage(format!("{error}; {}", listed(jobs)))
+            let keep = "iof run --keep DURATION keeps the output of a job that has ended";
+            Failure::Usage(format!("{error}; {}; {keep}", listed(jobs)))
         }
         AttachError::Find(error @ (FindError::Several(_) | FindError::SameName { .. })) => {
             Failure::Choice(error.message(&OPTIONS))

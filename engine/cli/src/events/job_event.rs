@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iof_engine::{Ending, Job, JobStatus, QueryReply, Remedy, Signal, SpawnReply, SpawnRequest};
+use iof_engine::{Ending, Job, JobStatus, QueryReply, Remedy, SpawnReply, SpawnRequest};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Nspace, Rank};
 use iof_remote::RemoteJob;
@@ -76,7 +76,7 @@ pub enum JobEvent {
     /// The job that this command has started in another engine has ended, or that engine is lost.
     InsideOver(Result<InsideEnd, Failure>),
     /// A tool has sent a signal to the command itself.
-    Killed(Signal),
+    Killed,
     /// Files on another node are complete, or can't be written.
     NodeFiles(Result<PrintReport, Failure>),
 }

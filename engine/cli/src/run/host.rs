@@ -1,10 +1,12 @@
 //! The host of the command's engine.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crossbeam::channel::Sender;
 use iof_engine::{
-    ApprovalReply, Grant, Host, Job, QueryReply, Remedy, Signal, SpawnReply, SpawnRequest, same_user,
+    ApprovalReply, Grant, Host, Job, QueryReply, REQUESTS_TO_END, Remedy, Signal, SpawnReply, SpawnRequest,
+    same_user,
 };
 use iof_proto::query::key;
 use iof_proto::socket::PeerCredentials;
@@ -25,6 +27,9 @@ pub struct CommandHost {
     pub events: Sender<JobEvent>,
     /// `true` if tools may start jobs.
     pub grants: bool,
+    /// The engine waits for jobs, or keeps one that has ended (`--keep`). Relaxed: a signal just before
+    /// reaches nothing.
+    pub keeps: AtomicBool,
 }
 
 impl Host for CommandHost {
@@ -69,8 +74,9 @@ impl Host for CommandHost {
         let _ = self.events.send(JobEvent::Spawned { nspace: nspace.clone(), job });
     }
 
-    /// The only remote rank is that of `iof run --keep`, which stands for the command itself.
+    /// What `--keep` keeps stands for the command itself.
     fn signal(&self, _: &[Proc], signal: Signal) -> usize {
-        usize::from(self.events.send(JobEvent::Killed(signal)).is_ok())
+        let ends = REQUESTS_TO_END.contains(&signal) || signal == Signal::KILL;
+        usize::from(ends && self.keeps.load(Relaxed) && self.events.send(JobEvent::Killed).is_ok())
     }
 }

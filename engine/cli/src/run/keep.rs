@@ -3,26 +3,32 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::unbounded;
-use iof_engine::{Mpi, REQUESTS_TO_END, Signal};
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use iof_engine::{Engine, Mpi, Signal};
 use iof_proto::{Channel, Nspace, Proc, Rank};
 
 use super::children::{Children, Own};
 use super::host::CommandHost;
 use super::plan::config;
-use super::prepared::start_engine;
+use super::prepared::{Prepared, start_engine};
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
 use crate::events::signal_watch::SignalWatch;
+use crate::options::values::show_duration;
 use crate::processes::guardian::SELF;
 use crate::processes::signals::{Signals, asks_to_end};
 use crate::processes::threads::recv_until;
 use crate::terminal::message::print_message;
 
-/// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs.
+/// The reason why nothing can be kept.
+pub(super) const KEEP_NEEDS_SOCKET: &str =
+    "--keep needs a socket for tools: name a directory by --rendezvous-dir";
+
+/// Runs an engine without a job of its own, as [`wait_for_jobs`].
 pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     if args.nodes.lists_others()? {
         return Err(Failure::usage(
@@ -36,10 +42,11 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     }
     let (events, queue) = unbounded();
     let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
-    let host = Arc::new(CommandHost { events: events.clone(), grants: args.grants() });
+    let host = CommandHost { events: events.clone(), grants: args.grants(), keeps: AtomicBool::new(true) };
+    let host = Arc::new(host);
     let engine = Arc::new(start_engine(config(args, false)?, &host)?);
     if engine.socket().is_none() {
-        return Err(Failure::usage("--keep needs a socket for tools: name a directory by --rendezvous-dir"));
+        return Err(Failure::usage(KEEP_NEEDS_SOCKET));
     }
     let (name, _reserved) = match &args.nspace {
         Some(name) => (name.clone(), engine.announce(name).map_err(Failure::usage)?),
@@ -53,20 +60,45 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     engine.deliver(&own, Channel::Stdout, Vec::new(), &[], || {}).map_err(Failure::running)?;
     print_message(format_args!("waiting for jobs as {name}: start one by iof run --in {name} PROG"));
     signals.job_is_started();
+    wait_for_jobs(args, &engine, (&events, &queue), time)?;
+    engine.end_job(&name, Some(0));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps the engine of a job that has ended with `code`, for tools that pull its output, and start jobs.
+pub(super) fn keep_ended(base: &Prepared<'_>, code: i32, time: Duration) -> Result<(), Failure> {
+    let Prepared { plan, host, engine, events, event_queue, .. } = base;
+    let name = &plan.spec.nspace;
+    host.keeps.store(true, Relaxed);
+    print_message(format_args!(
+        "job {name} has ended with exit code {code}; its output is kept for {}: iof pull {name} shows it, iof kill {name} \
+         ends this",
+        show_duration(time)
+    ));
+    wait_for_jobs(plan.args, engine, (events, event_queue), time)
+}
+
+/// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs.
+fn wait_for_jobs(
+    args: &RunArgs,
+    engine: &Arc<Engine>,
+    (events, queue): (&Sender<JobEvent>, &Receiver<JobEvent>),
+    time: Duration,
+) -> Result<(), Failure> {
     let (mut children, slots) = (Children::default(), args.nodes.slots()?);
     // A time that an `Instant` can't represent is never over.
     let (mut deadline, mut grace) = (Instant::now().checked_add(time), None);
     while grace.is_none() || !children.is_empty() {
-        let is_asked_to_end = match recv_until(&queue, grace.or(deadline)) {
+        let is_asked_to_end = match recv_until(queue, grace.or(deadline)) {
             // Nothing further is started.
             Ok(JobEvent::Spawn { .. }) if grace.is_some() => false,
             Ok(JobEvent::Spawn { request, reply }) => {
-                let own = Own { engine: &engine, events: &events, plan: None, slots };
+                let own = Own { engine, events, plan: None, slots };
                 children.request(&own, *request, reply);
                 false
             }
             Ok(JobEvent::Spawned { nspace, job }) => {
-                children.started(&engine, &nspace, job, &events)?;
+                children.started(engine, &nspace, job, events)?;
                 false
             }
             Ok(JobEvent::ChildOver { nspace, lines }) => {
@@ -82,7 +114,7 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
                 false
             }
             Ok(JobEvent::Signal(received)) => asks_to_end(received.signal),
-            Ok(JobEvent::Killed(signal)) => REQUESTS_TO_END.contains(&signal),
+            Ok(JobEvent::Killed) => true,
             Ok(_) => false,
             Err(_) => true,
         };
@@ -93,6 +125,5 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
             (deadline, grace) = (None, Some(now.checked_add(args.ending.kill_wait).unwrap_or(now)));
         }
     }
-    engine.end_job(&name, Some(0));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

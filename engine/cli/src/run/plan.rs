@@ -47,6 +47,9 @@ impl<'a> Plan<'a> {
         let apps = apps(&args.app)?;
         let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
         let nodes = args.nodes.choose(nprocs)?;
+        if args.keep.is_some() && nodes.is_some() {
+            return Err(Failure::usage("--keep keeps the output of ranks on this node only: leave it out"));
+        }
         let slots = args.nodes.slots()?;
         let writes = if nodes.is_some() { WrittenOutputs::FrontEnd } else { WrittenOutputs::All };
         let outputs = args.output.prepare(Some(nprocs), writes)?;

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Config, Engine, Rendezvous, StartError};
@@ -11,6 +12,7 @@ use iof_proto::rendezvous::{BindError, JobLink};
 use iof_tool::DirectInput;
 
 use super::host::CommandHost;
+use super::keep::KEEP_NEEDS_SOCKET;
 use super::plan::Plan;
 use crate::commands::attach::{attach_direct, attach_own};
 use crate::error::{Failure, engine_failed};
@@ -35,6 +37,7 @@ pub struct Prepared<'a> {
     /// Ends with the job, so that a concurrent run gets another name.
     pub reserved: Option<JobLink>,
     pub engine: Arc<Engine>,
+    pub host: Arc<CommandHost>,
     pub signals: SignalWatch,
     pub events: Sender<JobEvent>,
     pub event_queue: Receiver<JobEvent>,
@@ -48,8 +51,12 @@ impl<'a> Prepared<'a> {
         let (events, event_queue) = unbounded();
         // What follows may wait for a file system or for libpmix.
         let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
-        let host = Arc::new(CommandHost { events: events.clone(), grants: plan.args.grants() });
+        let (grants, keeps) = (plan.args.grants(), AtomicBool::new(false));
+        let host = Arc::new(CommandHost { events: events.clone(), grants, keeps });
         let engine = Arc::new(start_engine(plan.config.clone(), &host)?);
+        if plan.args.keep.is_some() && engine.socket().is_none() {
+            return Err(Failure::usage(KEEP_NEEDS_SOCKET));
+        }
         let reserved = reserve_name(&engine, &mut plan)?;
         let Plan { args, spec, outputs, nodes, .. } = &mut plan;
         spec.pmix_tools.take_if(|_| engine.socket().is_none());
@@ -83,6 +90,7 @@ impl<'a> Prepared<'a> {
             new_files,
             reserved,
             engine,
+            host,
             signals,
             events,
             event_queue,

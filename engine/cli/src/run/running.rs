@@ -13,6 +13,7 @@ use iof_remote::RemoteJob;
 use nix::sys::signal::Signal;
 
 use super::children::{Children, Own};
+use super::keep::keep_ended;
 use super::launched_job::LaunchedJob;
 use super::plan::Plan;
 use super::prepared::Prepared;
@@ -132,6 +133,12 @@ impl RunningJob<'_> {
         if let Some(line) = self.course.alone.take().filter(|_| result.is_ok()) {
             print_message(format_args!("{line}"));
         }
+        if let (Some(time), Some(status), None) =
+            (self.base.plan.args.keep, &self.course.status, self.course.asked_to_end)
+            && result.is_ok()
+        {
+            keep_ended(&self.base, status.code(), time)?;
+        }
         drop(self.job);
         let Prepared { reserved, engine, .. } = self.base;
         drop(reserved);
@@ -192,8 +199,8 @@ impl RunningJob<'_> {
                 self.children.over(nspace, lines).into_iter().for_each(|line| self.report_line(Some(line)));
             }
             JobEvent::Query { nspace, reply } => self.children.query(&nspace, reply),
-            // The hosts of jobs with nodes signal these ranks by their edges. This job is not inside of another.
-            JobEvent::Killed(_) | JobEvent::InsideOver(_) => {}
+            // Nothing is kept yet, and this job is not inside of another.
+            JobEvent::Killed | JobEvent::InsideOver(_) => {}
         }
     }
 

@@ -113,10 +113,13 @@ impl Core {
         elsewhere.into_iter().filter(is_named).cloned().collect()
     }
 
-    /// Returns whether ranks of the host are, or may be, among `proc`.
+    /// Returns whether ranks of the host are, or may be, among `proc`, or a whole job without running
+    /// ranks, which the host may keep.
     fn is_elsewhere(&self, Proc { nspace, rank }: &Proc) -> bool {
-        let job = self.jobs.get(nspace).filter(|job| job.has_ranks_of_host());
-        job.is_some_and(|job| !job.has_local_rank(*rank))
+        self.jobs.get(nspace).is_some_and(|job| {
+            let is_kept = *rank == Rank::WILDCARD && job.has_exited();
+            is_kept || job.has_ranks_of_host() && !job.has_local_rank(*rank)
+        })
     }
 
     /// Checks that `proc` is a known rank, one that may be remote, or the wildcard rank of a job
