@@ -337,7 +337,6 @@ fn pull_takes_the_spellings_for_output_and_no_others() {
         (&["--mca", "a", "b"], "there is no option '--mca'"),
         (&["-outfile-pattern", "x"], "write -o PATTERN -e all"),
         (&["-oout"], "write -o FILE with a space"),
-        (&["--grep", "x", "job"], "pipe iof pull JOB into grep"),
         (&["--labe"], "did you mean '--label'? (try 'iof pull --help')"),
     ] {
         let done = site.pull(options).finish();

@@ -13,6 +13,7 @@ mod debuggers;
 mod dropping;
 mod ending;
 mod failures;
+mod filtering;
 mod give_up;
 mod grace;
 mod guardian;

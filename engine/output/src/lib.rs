@@ -48,6 +48,7 @@ pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
 pub use format::choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, format_words, output_words};
+pub use format::filter::{LineFilter, LinePattern, PatternSyntaxError};
 pub use format::label::{Label, Source};
 pub use format::markup::Markup;
 pub use format::pattern::{Pattern, PatternError, PatternValues};

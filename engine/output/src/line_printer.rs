@@ -142,6 +142,7 @@ impl LinePrinter {
         let Some(stream) = streams.get_mut(&key(origin)) else { return Ok(()) };
         let Options { style, raw, .. } = options;
         stream.write(origin, destination, style, None)?;
+        stream.label.begun = None;
         let may_mix = *raw && style.is_plain();
         write(destination, stream.file, origin, |open, batch| {
             if *open == Some(stream.key) && !may_mix {

@@ -38,7 +38,7 @@ pub struct FlushTimeout {
     /// The longest line that is written in one piece, in bytes. A longer line is written in parts.
     pub max_line: usize,
     /// The time for which the stream must be quiet before a part of its line is written; `None` for
-    /// the times above.
+    /// the times above, [`Duration::MAX`] for without limit.
     pub max_time: Option<Duration>,
 }
 
@@ -362,6 +362,7 @@ impl LineHolder {
         let len = before.len().saturating_add(part.len());
         let character = incomplete_character(before, part);
         let limit = match hold {
+            Hold::Lines if timeout.max_time == Some(Duration::MAX) => Some(None),
             _ if character == len => Some(Some(PART_WAIT)),
             Hold::Lines if timeout.max_time.is_some() => Some(timeout.max_time),
             Hold::Lines => last().map(|last| timeout.wait(origin, last, audience)),

@@ -468,7 +468,7 @@ impl PrinterTask {
         (open, exclusive, audience): (&mut OpenLine, bool, Audience),
         room: usize,
     ) -> (Batch<'a>, Vec<Outcome>) {
-        let limit = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED }.min(room);
+        let limit = if self.options.style.copies() { MAX_COPIED } else { MAX_LENT }.min(room);
         let batch = Batch::new(mem::take(&mut self.buffer));
         let mut builder = BatchBuilder {
             options: &self.options,

@@ -194,7 +194,8 @@ impl Stream {
     }
 
     /// Ends the open line of this stream before a gap. What follows does not belong to that line.
-    fn cut_line(&self, builder: &mut BatchBuilder<'_, '_>) {
+    fn cut_line(&mut self, builder: &mut BatchBuilder<'_, '_>) {
+        self.label.begun = None;
         let style = &builder.options.style;
         let may_mix = builder.options.raw && style.is_plain();
         if *builder.open == Some(self.key) && !may_mix {
@@ -211,7 +212,7 @@ impl Stream {
             _ if is_sole && style.is_plain() && self.partial.bytes().is_empty() => Hold::Nothing,
             _ if *raw => Hold::Never,
             _ if style.is_by_fragment() => Hold::Characters,
-            _ if is_sole && style.joins_parts() => Hold::Never,
+            _ if is_sole && style.joins_parts() && !style.is_filtered() => Hold::Never,
             true if style.joins_parts() => Hold::Continued,
             _ => Hold::Lines,
         }

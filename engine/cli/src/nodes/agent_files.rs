@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use crate::commands::attach::attach_own;
 use crate::error::Failure;
 use crate::events::job_event::GRACE;
+use crate::outputs::lines::LineArgs;
 use crate::outputs::output::{OpenMode, OutputArgs, TagBy};
 use crate::outputs::printers::{OutputWriter, add_report};
 use crate::outputs::redirect::RedirectArgs;
@@ -157,6 +158,7 @@ fn output_args(config: &NodeConfig, files: &NodeFiles) -> OutputArgs {
     OutputArgs {
         output: files.output.clone(),
         redirect: RedirectArgs::default(),
+        lines: LineArgs::default(),
         tag_by: if files.fragments { TagBy::Fragment } else { TagBy::Line },
         tag_suffix: files.suffix.clone(),
         max_line: u64::try_from(config.max_line).unwrap_or(u64::MAX),

@@ -20,7 +20,7 @@ use nix::unistd::gethostname;
 
 use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
-use crate::outputs::lines::has_colours;
+use crate::outputs::lines::{LineArgs, has_colours};
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
 use crate::outputs::redirect::RedirectArgs;
 use crate::reports::exits::no_such_rank;
@@ -48,6 +48,9 @@ pub struct OutputArgs {
 
     #[command(flatten)]
     pub redirect: RedirectArgs,
+
+    #[command(flatten)]
+    pub lines: LineArgs,
 
     /// Tag each line or each fragment
     ///
@@ -189,7 +192,12 @@ impl OutputArgs {
                 "--file-size and --open-mode apply to files: add --output dir=DIR, --output file=NAME or -o PATTERN",
             ));
         }
-        if self.ranks.is_some() && outputs.shown().is_empty() {
+        let shows = self
+            .ranks
+            .as_ref()
+            .map(|_| ("--ranks", "ranks"))
+            .or(self.lines.filter_option().zip(Some("lines")));
+        if let Some((shows, what)) = shows.filter(|_| outputs.shown().is_empty()) {
             let remedy = match self.redirect.option() {
                 Some(option) => {
                     format!("write --output file=PATTERN:pattern:copy in place of {option} PATTERN")
@@ -197,7 +205,7 @@ impl OutputArgs {
                 None => "append :copy to dir=DIR or file=NAME".into(),
             };
             return Err(Failure::Usage(format!(
-                "--ranks does not apply to files, which get all ranks: to show these ranks as well, {remedy}"
+                "{shows} does not apply to files, which get all {what}: to show these {what} as well, {remedy}"
             )));
         }
         outputs.warn();
@@ -220,22 +228,6 @@ impl OutputArgs {
         }
         outputs.check_files(&files)?;
         Ok(outputs)
-    }
-
-    /// Checks that `--output` and -o or -e do not both choose the place of the same output, and that no
-    /// format leaves out --tag-suffix.
-    fn check_combinations(&self, choice: &Choice) -> Result<(), Failure> {
-        let excluded = match (self.redirect.option(), self.redirect.error_option()) {
-            (Some(option), _) if choice.files.is_some() => {
-                Some((option, "--output dir=DIR and --output file=NAME"))
-            }
-            (_, Some(option)) if choice.merge => Some((option, "--output merge-stderr-to-stdout")),
-            _ if self.tag_suffix.is_empty() => None,
-            _ => choice.markup.word().map(|word| ("--tag-suffix", word)),
-        };
-        excluded.map_or(Ok(()), |(option, other)| {
-            Err(Failure::Usage(format!("{option} cannot be combined with {other}: leave one out")))
-        })
     }
 }
 
@@ -385,7 +377,7 @@ impl<'a> Outputs<'a> {
                 channels: channels & self.shown(),
                 ranks: args.ranks.as_ref(),
                 destination: output.into(),
-                options: self.options(colour),
+                options: self.options(colour, true),
                 place: if choice.copy { format!(" on {}", watched.name) } else { String::new() },
                 copies_to: choice.copy.then_some(watched.name),
                 watched,
@@ -406,7 +398,7 @@ impl<'a> Outputs<'a> {
                 channels,
                 ranks: None,
                 destination: files.into(),
-                options: self.options(false),
+                options: self.options(false, false),
                 place: self.place_of_files(),
                 watched: WatchedOutput { name: "an output file", watch },
                 copies_to: None,
@@ -429,14 +421,21 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    fn options(&self, colour: bool) -> Options {
+    fn options(&self, colour: bool, is_shown: bool) -> Options {
         let Outputs { args, choice, .. } = self;
-        // Parts from other nodes have waited there.
-        let max_time = if self.writes == WrittenOutputs::FrontEnd { None } else { self.max_line_time() };
+        let filter = args.lines.filter().filter(|_| is_shown);
+        let max_time = match &filter {
+            // A part does not tell whether its line is shown.
+            Some(_) => Some(Duration::MAX),
+            // Parts from other nodes have waited there.
+            None if self.writes == WrittenOutputs::FrontEnd => None,
+            None => self.max_line_time(),
+        };
         let extras = StyleExtras {
             fragments: args.tag_by == TagBy::Fragment,
             suffix: args.tag_suffix.clone(),
             colour,
+            filter,
         };
         Options {
             style: Style::new(choice, &extras),

@@ -33,6 +33,7 @@ changed. `iof pull` takes those for output.
 | `sattach JOB.STEP` | `iof pull JOB`, `iof top JOB`, `iof push --nspace JOB` |
 | `kubectl logs -f POD`, `docker logs -f NAME` | `iof pull JOB` |
 | `stern 'train-.*'`, `docker compose logs -f` | `iof pull 'train-*'`, `iof pull --all` |
+| `stern -i ERROR -e DEBUG` | `iof pull --match ERROR --exclude DEBUG` |
 | `squeue`, `orte-ps` | `iof ps` |
 | `scancel -s USR1 JOB` | `iof kill JOB USR1` |
 
@@ -45,6 +46,7 @@ changed. `iof pull` takes those for output.
 * Rank 0 has the stdin of `iof run`, as with mpirun. With srun, all ranks have it: `--stdin all`.
 * Ranks inherit the whole environment of `iof run`. `-x` sets a variable, as with mpirun; srun's
   `-x` excludes nodes.
+* `--exclude` and `--match` select lines of the output. srun's `--exclude` excludes nodes.
 * `-l` tags lines as `[0]<stdout>: text`. srun writes `0: text`, mpiexec `[0] text`.
 * `-o` without `-e` writes stderr to the same files, as with srun. mpirun's `--output-filename`
   writes files and shows the output, too.

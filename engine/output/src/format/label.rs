@@ -53,14 +53,16 @@ pub struct Label {
     pub(crate) rendered_time: Option<u64>,
     /// The run of the job, if each piece has a token, from which reading can be resumed behind it.
     pub(crate) run: Option<u128>,
+    /// Whether the line that was written in part is shown; `None` at the beginning of a line.
+    pub(crate) begun: Option<bool>,
 }
 
 impl Label {
     /// Creates a label from the bytes before the time stamp, those between it and the text, and those
     /// after the text.
     pub(crate) fn new(before_stamp: Vec<u8>, after_stamp: Vec<u8>, suffix: Vec<u8>) -> Label {
-        let mut label =
-            Label { before_stamp, after_stamp, suffix, rendered: Vec::new(), rendered_time: None, run: None };
+        let (rendered, rendered_time, run, begun) = (Vec::new(), None, None, None);
+        let mut label = Label { before_stamp, after_stamp, suffix, rendered, rendered_time, run, begun };
         label.render(|_| {});
         label
     }

@@ -1,6 +1,7 @@
 //! The format of lines, as the options choose it: labels, tags, time stamps, markup.
 
 pub(crate) mod choice;
+pub(crate) mod filter;
 pub(crate) mod label;
 pub(crate) mod markup;
 pub(crate) mod pattern;

@@ -12,6 +12,7 @@ use memchr::memchr;
 
 use crate::batch::Batch;
 use crate::format::choice::Choice;
+use crate::format::filter::LineFilter;
 use crate::format::label::{Label, Source, Tag, local};
 use crate::format::markup::Markup;
 use crate::format::stamp::Stamp;
@@ -41,10 +42,11 @@ pub struct Style {
     zone: TimeZone,
     /// The runs of the jobs whose pieces have tokens.
     runs: BTreeMap<Nspace, u128>,
+    filter: Option<LineFilter>,
 }
 
 /// The parts of a style that a [`Choice`] does not specify.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct StyleExtras {
     /// Whether each fragment is tagged instead of each line. A fragment is the bytes that one read
     /// from a rank's pipe returned. Has no effect without tags.
@@ -53,6 +55,10 @@ pub struct StyleExtras {
     pub suffix: String,
     /// Whether each rank's tags have their own colour.
     pub colour: bool,
+    /// The lines that are written, if not all are. A line of which a part is written without its end
+    /// ([`FlushTimeout`](crate::FlushTimeout)) is selected by that part. What is not written counts as
+    /// written in [reports](crate::PrintReport).
+    pub filter: Option<LineFilter>,
 }
 
 /// Consecutive bytes of one stream.
@@ -103,6 +109,7 @@ impl Style {
             closing,
             zone: TimeZone::system(),
             runs: BTreeMap::new(),
+            filter: extras.filter.clone(),
         }
     }
 
@@ -118,6 +125,21 @@ impl Style {
 
     /// Returns whether bytes are written unchanged.
     pub fn is_plain(&self) -> bool {
+        self.is_untagged() && !self.is_filtered()
+    }
+
+    /// Returns whether only some lines are written.
+    pub fn is_filtered(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Returns whether bytes are copied for each write. Of what is filtered, little may be left.
+    pub(crate) fn copies(&self) -> bool {
+        !self.is_plain() && !self.is_filtered()
+    }
+
+    /// Returns whether nothing is written besides the bytes.
+    fn is_untagged(&self) -> bool {
         self.markup == Markup::Text
             && self.tag == Tag::Nothing
             && self.stamp.is_none()
@@ -202,7 +224,39 @@ impl Style {
         batch: &mut Batch<'a>,
         append: impl Fn(&mut Batch<'a>, &'b [u8]),
     ) {
-        if self.is_plain() {
+        let Some(filter) = &self.filter else {
+            return self.write_all(run, label, (key, open), batch, &append);
+        };
+        let end = |bytes: &[u8]| memchr(b'\n', bytes).map_or(bytes.len(), |index| index.saturating_add(1));
+        let rest = if label.begun.is_some() { end(run.bytes) } else { 0 };
+        let (rest, lines) = run.bytes.split_at(rest);
+        let mut write = |begin: usize, bytes: &'b [u8], label: &mut Label| {
+            let run = Run { bytes, offset: run.offset.saturating_add(begin as u64), times: run.times };
+            self.write_all(&run, label, (key, open), batch, &append);
+        };
+        let is_open = run.bytes.last().is_some_and(|last| *last != b'\n');
+        if label.begun == Some(true) {
+            write(0, rest, label);
+        }
+        let mut shows_last = false;
+        filter.select(lines, |range| {
+            shows_last = range.end == lines.len();
+            let begin = rest.len().saturating_add(range.start);
+            write(begin, lines.get(range).unwrap_or_default(), label);
+        });
+        let begun = if lines.is_empty() { label.begun } else { Some(shows_last) };
+        label.begun = begun.filter(|_| is_open);
+    }
+
+    fn write_all<'a, 'b>(
+        &self,
+        run: &Run<'b, '_>,
+        label: &mut Label,
+        (key, open): (u64, &mut OpenLine),
+        batch: &mut Batch<'a>,
+        append: &impl Fn(&mut Batch<'a>, &'b [u8]),
+    ) {
+        if self.is_untagged() {
             if open.is_some_and(|open| open & CUT != 0 && open != key | CUT) {
                 batch.copy(b"\n");
             }
@@ -227,7 +281,7 @@ impl Style {
                 self.update_stamp(label, time);
             }
             match self.markup.format() {
-                None => self.write_text(line, label, (key, open), batch, &append),
+                None => self.write_text(line, label, (key, open), batch, append),
                 Some(format) => batch.make(|buffer| (format.append)(line, offset, label, buffer)),
             }
             offset = offset.saturating_add(line.len() as u64);
@@ -238,7 +292,7 @@ impl Style {
     /// Ends the line that is open at the destination, if lines are tagged. What follows does not
     /// belong to that line.
     pub(crate) fn end_line(&self, open: &mut OpenLine, batch: &mut Batch<'_>) {
-        if self.markup != Markup::Text || self.is_plain() || open.take().is_none() {
+        if self.markup != Markup::Text || self.is_untagged() || open.take().is_none() {
             return;
         }
         // A fragment already has its suffix.
@@ -248,7 +302,7 @@ impl Style {
     /// Ends the open line, which a gap has cut: at once if lines are tagged, otherwise when another
     /// stream writes.
     pub(crate) fn cut_line(&self, open: &mut OpenLine, batch: &mut Batch<'_>) {
-        if self.is_plain() {
+        if self.is_untagged() {
             *open = open.map(|key| key | CUT);
         } else {
             self.end_line(open, batch);

@@ -31,7 +31,6 @@ pub const RESOURCES: &[Spelling] = &[
             "--nodelist",
             "-F",
             "--nodefile",
-            "--exclude",
             "-r",
             "--relative",
             "--order-nodes",

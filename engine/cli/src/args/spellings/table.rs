@@ -71,7 +71,7 @@ const OUTPUT: &[Spelling] = &[
     refused(&["--outfile-pattern", "--errfile-pattern", "--outfile", "--errfile"], OWN_FILES),
     refused(&["--prepend-pattern"], "write --output rank, tag or timestamp, or several of them"),
     always(&["--follow"], "output is followed until the job has ended"),
-    refused(&["--grep"], "iof does not filter lines: pipe iof pull JOB into grep --line-buffered PATTERN"),
+    row(&["--grep"], One, Same(&["--match", "{}"])),
     refused(&["--xterm"], "iof opens no windows: write iof pull --rank N in each terminal"),
 ];
 
