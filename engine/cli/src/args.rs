@@ -16,7 +16,7 @@ use crate::commands::inspect::InspectArgs;
 use crate::commands::kill::KillArgs;
 use crate::commands::log::LogArgs;
 use crate::commands::ps::PsArgs;
-use crate::commands::pull::PullArgs;
+use crate::commands::pull_args::PullArgs;
 use crate::commands::push::PushArgs;
 use crate::commands::query::QueryArgs;
 use crate::nodes::agents::{AgentArgs, LinkArgs};
@@ -44,7 +44,7 @@ pub enum Command {
     /// Start a job and write its output
     Run(Box<RunArgs>),
     /// Attach to a running job and write its output
-    Pull(PullArgs),
+    Pull(Box<PullArgs>),
     /// Push bytes into the stdin of a running job's ranks
     Push(PushArgs),
     /// Watch the streams of running jobs: rates, caches, losses, lags

@@ -265,7 +265,11 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
     assert_eq!(complete(&["pull", "--output", "tag,js"]), ["tag,json"]);
     assert_eq!(complete(&["run", "--output", "dir=x:copy,f"]), ["dir=x:copy,file="]);
     for split in [&["--output", "timestamp", "="][..], &["--output", "=", "tag,timestamp", "="]] {
-        assert_eq!(complete(&[&["run"], split].concat()), ["ns", "us", "ms", "rfc3339"], "{split:?}");
+        assert_eq!(
+            complete(&[&["run"], split].concat()),
+            ["ns", "us", "ms", "rfc3339", "local"],
+            "{split:?}"
+        );
         assert_eq!(complete(&[&["run"], split, &["rf"]].concat()), ["rfc3339"], "{split:?}");
     }
     assert_eq!(complete(&["run", "--output", "dir", "=", "x", ":", "copy,f"]), ["copy,file="]);

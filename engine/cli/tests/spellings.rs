@@ -35,7 +35,6 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["-lQn", "2"], &["--output", "rank", "-q", "-n", "2"]),
     (&["-lu"], &["--output", "rank", "--output", ":raw"]),
     (&["-I5", "-k", "--propagate=STACK"], &[]),
-    (&["--label"], &["--output", "rank"]),
     (&["-prepend-rank"], &["--output", "rank"]),
     (&["--prepend-rank"], &["--output", "rank"]),
     (&["--timestamp-output"], &["--output", "timestamp"]),
@@ -43,6 +42,7 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["-merge-stderr-to-stdout", "-l"], &["--output", "merge-stderr-to-stdout,rank"]),
     (&["--merge-stderr-to-stdout"], &["--output", "merge-stderr-to-stdout"]),
     (&["--xml"], &["--output", "xml"]),
+    (&["--grep", "out"], &["--match", "out"]),
     (&["-u"], &["--output", ":raw"]),
     (&["--unbuffered"], &["--output", ":raw"]),
     (&["--output-filename", "files"], &["--output", "dir=files:copy"]),
@@ -328,8 +328,7 @@ fn pull_takes_the_spellings_for_output_and_no_others() {
     let mut gate = site.gate("gate");
     let run = site.run_sh(&["--nspace", "job"], &format!(": < {}; echo text", gate.path()));
     site.wait_for_ranks(1);
-    let spelled =
-        [&["-l", "job"][..], &["--follow", "job", "--tag-output"], &["-xml"], &["--label", "-o", "all"]];
+    let spelled = [&["-l", "job"][..], &["--follow", "job", "--tag-output"], &["-xml"], &["-l", "-o", "all"]];
     let pulls: Vec<Process> = spelled.iter().map(|options| site.pull(options)).collect();
     site.wait_for_pulls(0, "stdout", pulls.len());
     for (options, message) in [

@@ -9,7 +9,7 @@ use iof_proto::{Channel, Rank};
 
 use crate::format::choice::FilePlace;
 use crate::format::label::Source;
-use crate::format::pattern::PatternValues;
+use crate::format::placeholder::PatternValues;
 use crate::watch::WriteWatch;
 
 mod check;

@@ -51,9 +51,11 @@ pub use format::choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, form
 pub use format::filter::{LineFilter, LinePattern, PatternSyntaxError};
 pub use format::label::{Label, Source};
 pub use format::markup::Markup;
-pub use format::pattern::{Pattern, PatternError, PatternValues};
+pub use format::pattern::{Pattern, PatternError};
+pub use format::placeholder::PatternValues;
 pub use format::stamp::Stamp;
 pub use format::style::{OpenLine, Run, Style, StyleExtras};
+pub use format::template::{Template, TemplateError};
 pub use line_printer::LinePrinter;
 pub use lines::{
     Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER, LineHolder, Rest,

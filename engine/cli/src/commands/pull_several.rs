@@ -13,7 +13,8 @@ use iof_proto::rendezvous::{Level, Listed, Search, Target, connect, list};
 use iof_tool::Tool;
 
 use crate::commands::attach::{JobWait, OPTIONS, WAIT_INTERVAL, failed, listed, query_jobs};
-use crate::commands::pull::{PullArgs, add_losses, check, pulled_by, register};
+use crate::commands::pull_args::{PullArgs, is_pattern};
+use crate::commands::pull_streams::{add_losses, check, pulled_by, register};
 use crate::error::Failure;
 use crate::options::engine::own_directory;
 use crate::options::position::PositionArgs;
@@ -232,11 +233,6 @@ fn not_found(name: &Nspace, listed: String) -> String {
         (name, true) => format!("no job matches '{name}'; {listed}"),
         (name, false) => format!("no running engine has a job {name}; {listed}"),
     }
-}
-
-/// Returns whether a name stands for several jobs.
-pub fn is_pattern(name: &Nspace) -> bool {
-    name.as_str().contains(['*', '?'])
 }
 
 /// Returns whether `pattern` matches `name`: `*` any text, `?` one character.

@@ -22,6 +22,14 @@ impl OutputArgs {
             .or(suffix.zip(choice.markup.word()))
             .or(filter.zip(choice.raw.then_some("--output :raw")))
             .or(filter.zip((self.tag_by == TagBy::Fragment).then_some("--tag-by fragment")));
+        let label = self.lines.label().map(|_| "--label");
+        let stamp = choice.stamp.map(|_| "timestamp").or(choice.node.then_some(":node"));
+        let word = choice.tags().next().or(stamp).or(choice.markup.word());
+        if let Some((label, word)) = label.zip(word).filter(|_| excluded.is_none()) {
+            return Err(Failure::Usage(format!(
+                "{label} cannot be combined with --output {word}: leave one out"
+            )));
+        }
         excluded.map_or(Ok(()), |(option, other)| {
             Err(Failure::Usage(format!("{option} cannot be combined with {other}: leave one out")))
         })

@@ -3,15 +3,34 @@
 use std::env;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use iof_output::{LineFilter, LinePattern};
+use iof_output::{LineFilter, LinePattern, Template};
+
+use crate::options::values::{Choice, choice};
 
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";
 
 #[derive(Args, Default)]
 pub struct LineArgs {
+    /// Put this text before each line
+    ///
+    /// With placeholders: {nspace}, {rank}, {rank:4} (with zeros, here 4 digits), {host}, {channel}, {pid}, {time} or
+    /// {time:%H:%M:%S} (in the local time zone, in the format of strftime), {elapsed} (seconds since this
+    /// command began, negative for older output). {{ and }} are braces. In place of tags and timestamp.
+    #[arg(long, help_heading = OUTPUT, value_name = "TEMPLATE", value_parser = label, allow_hyphen_values = true)]
+    label: Option<Template>,
+
+    /// Colour tags and labels: auto, always or never
+    ///
+    /// With auto, the default, on a terminal whose TERM is not dumb, or if CLICOLOR_FORCE is set and not 0, but
+    /// not if NO_COLOR is set. Files have no colours.
+    #[arg(long, help_heading = OUTPUT, value_name = "WHEN", value_parser = choice(COLOURS), default_value = "auto")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    color: Colour,
+
     /// Show only lines that match
     ///
     /// A regular expression in the syntax of Rust's crate regex, such as 'loss|error', '^step 10' or '(?i)nan'. It is searched in
@@ -27,7 +46,48 @@ pub struct LineArgs {
     excluded: Option<LinePattern>,
 }
 
+/// When tags are coloured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Colour {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+const COLOURS: &[Choice<Colour>] = &[
+    ("auto", "On terminals", Colour::Auto),
+    ("always", "Everywhere but in files", Colour::Always),
+    ("never", "Nowhere", Colour::Never),
+];
+
+/// Parses a label. Its time begins now.
+fn label(text: &str) -> Result<Template, String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let began = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    Template::new(text, began).map_err(|error| format!("invalid label '{text}': {error}"))
+}
+
 impl LineArgs {
+    /// Returns the label before each line, if the user has composed one.
+    pub fn label(&self) -> Option<&Template> {
+        self.label.as_ref()
+    }
+
+    /// Returns whether tags that are shown on `file` have colours (<https://no-color.org>,
+    /// <https://bixense.com/clicolors>).
+    pub fn has_colours(&self, file: impl AsFd + IsTerminal) -> bool {
+        let is_set =
+            |name: &str, off: &str| env::var_os(name).is_some_and(|value| !value.is_empty() && value != off);
+        match self.color {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto if is_set("NO_COLOR", "") => false,
+            Colour::Auto if is_set("CLICOLOR_FORCE", "0") => true,
+            Colour::Auto => file.is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb"),
+        }
+    }
+
     /// Returns the lines that are shown, if not all are.
     pub fn filter(&self) -> Option<LineFilter> {
         let LineArgs { matched, excluded, .. } = self;
@@ -40,11 +100,4 @@ impl LineArgs {
         let matched = self.matched.as_ref().map(|_| "--match");
         matched.or(self.excluded.as_ref().map(|_| "--exclude"))
     }
-}
-
-/// Returns `true` for a terminal that shows colours, unless `NO_COLOR` is set
-/// (<https://no-color.org>).
-pub fn has_colours(file: impl AsFd + IsTerminal) -> bool {
-    let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

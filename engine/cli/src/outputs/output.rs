@@ -12,17 +12,17 @@ use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
     Audience, Choice, ChoiceError, FilePlace, Files, FlushTimeout, LaterOutput, MAX_OPEN_FILES, Markup,
-    Options, Output, Rotation, Style, StyleExtras, WriteWatch, find_clash, format_words,
+    Options, Output, Rotation, Stamp, Style, StyleExtras, WriteWatch, format_words,
 };
-use iof_proto::{Channels, Nspace, Rank};
+use iof_proto::{Channels, Rank};
 use iof_tool::Tool;
 use nix::unistd::gethostname;
 
 use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
-use crate::outputs::lines::{LineArgs, has_colours};
+use crate::outputs::lines::LineArgs;
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
-use crate::outputs::redirect::RedirectArgs;
+use crate::outputs::redirect::{RedirectArgs, check_rotation};
 use crate::reports::exits::no_such_rank;
 use crate::terminal::give_up::WatchedOutput;
 use crate::terminal::message::{beside_output, print_message};
@@ -39,7 +39,7 @@ pub struct OutputArgs {
     /// Set format and destination of output
     ///
     /// Mostly as in `mpirun --output` of Open MPI 5 (prterun). tag, tag-detailed, tag-fullname,
-    /// rank and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. A format
+    /// rank and timestamp[=ns|us|ms|rfc3339|local] put the source or the time before each line. A format
     /// marks up each line: FORMATS. merge-stderr-to-stdout, dir=DIR and file=NAME select the
     /// destination; dir and file write separate files for each rank. The qualifiers are :copy,
     /// :nocopy, :raw, :pattern, :node. May be repeated.
@@ -172,6 +172,7 @@ impl OutputArgs {
             && choice.markup == Markup::Text
             && choice.stamp.is_none()
             && choice.tags().next().is_none()
+            && self.lines.label().is_none()
         {
             return Err(Failure::usage(
                 "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
@@ -228,19 +229,6 @@ impl OutputArgs {
         }
         outputs.check_files(&files)?;
         Ok(outputs)
-    }
-}
-
-/// Checks that no file has the name of a full file of another one.
-fn check_rotation(files: &[(Channels, Files)]) -> Result<(), Failure> {
-    let nspace = Nspace::new("job").map_err(Failure::running)?;
-    match find_clash(files, &nspace) {
-        Some((path, other)) => Err(Failure::Usage(format!(
-            "{} is a name of a full file of {} (--file-size): give one of them another name",
-            other.display(),
-            path.display()
-        ))),
-        None => Ok(()),
     }
 }
 
@@ -320,7 +308,12 @@ impl<'a> Outputs<'a> {
 
     /// Tags each line with the whole name of its job, unless the format contains it.
     pub fn tag_jobs(&mut self) {
-        self.choice.fullname |= self.choice.markup != Markup::Json;
+        self.choice.fullname |= self.choice.markup != Markup::Json && self.args.lines.label().is_none();
+    }
+
+    /// Shows the time of each line, if --output does not.
+    pub fn show_times(&mut self) {
+        self.choice.stamp.get_or_insert(Stamp::Rfc3339);
     }
 
     /// Returns whether output goes to files.
@@ -385,9 +378,9 @@ impl<'a> Outputs<'a> {
             // Each output has its own printer, so that a slow output does not delay the other. If
             // both are one file, one printer keeps the order in which stdout and stderr were read.
             let channels = if is_one { Channels::STDOUT | errors } else { Channels::STDOUT };
-            targets.push(target(channels, out, watched_out, has_colours(io::stdout())));
+            targets.push(target(channels, out, watched_out, args.lines.has_colours(io::stdout())));
             if !is_one {
-                targets.push(target(errors, err, watched_err, has_colours(io::stderr())));
+                targets.push(target(errors, err, watched_err, args.lines.has_colours(io::stderr())));
             }
         }
         let files = if self.writes_files() { self.files() } else { Vec::new() };
@@ -436,6 +429,7 @@ impl<'a> Outputs<'a> {
             suffix: args.tag_suffix.clone(),
             colour,
             filter,
+            template: args.lines.label().cloned(),
         };
         Options {
             style: Style::new(choice, &extras),

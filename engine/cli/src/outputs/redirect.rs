@@ -5,8 +5,10 @@ use std::path::Path;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use iof_output::Pattern;
-use iof_proto::Channels;
+use iof_output::{Files, Pattern, find_clash};
+use iof_proto::{Channels, Nspace};
+
+use crate::error::Failure;
 
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";
@@ -91,6 +93,19 @@ fn parse(text: &OsStr) -> Result<Target, String> {
         _ => {}
     }
     Pattern::new(Path::new(text)).map(Target::Files).map_err(|error| error.to_string())
+}
+
+/// Checks that no file has the name of a full file of another one.
+pub fn check_rotation(files: &[(Channels, Files)]) -> Result<(), Failure> {
+    let nspace = Nspace::new("job").map_err(Failure::running)?;
+    match find_clash(files, &nspace) {
+        Some((path, other)) => Err(Failure::Usage(format!(
+            "{} is a name of a full file of {} (--file-size): give one of them another name",
+            other.display(),
+            path.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ const SIGNAL: Entry =
 const EXIT_STATUS: &[Entry] = &[SUCCESS, FAILED, USAGE, SIGNAL];
 
 const NO_COLOR: Entry = ("NO_COLOR", "If not empty, tags have no colours.");
+const CLICOLOR_FORCE: Entry =
+    ("CLICOLOR_FORCE", "If neither empty nor 0, tags have colours, also where no terminal shows them.");
 const TERM: Entry = ("TERM", "The terminal. If it is 'dumb', tags have no colours.");
 const TZ: Entry = ("TZ", "The time zone of time stamps.");
 const SERVER: Entry = (
@@ -77,6 +79,7 @@ const RUN: Sections = Sections {
     environment: &[
         TMPDIR,
         NO_COLOR,
+        CLICOLOR_FORCE,
         TERM,
         TZ,
         SYSLOG,
@@ -124,11 +127,13 @@ const RUN: Sections = Sections {
 
 const PULL: Sections = Sections {
     exit_status: EXIT_STATUS,
-    environment: &[SERVER, TMPDIR, SYSTEM_TMPDIR, NO_COLOR, TERM, TZ],
+    environment: &[SERVER, TMPDIR, SYSTEM_TMPDIR, NO_COLOR, CLICOLOR_FORCE, TERM, TZ],
     files: TOOL_FILES,
     examples: &[
         ("iof pull --nspace a.out --rank 0-3 --output tag", "Show the output of four ranks of a job."),
         ("iof pull --channel stderr --tail 0", "Show what the ranks write to stderr from now on."),
+        ("iof pull 'train-*' --match 'loss|error'", "Show these lines of all jobs with such a name."),
+        ("iof pull --wait train --label '{time} {rank} '", "Wait for a job, and show the time of each line."),
         ("iof pull --no-follow --since 10s", "Show the output of the last ten seconds, and end."),
     ],
     see_also: &["run", "query", "top"],

@@ -62,7 +62,7 @@ fn each_option_stands_in_the_group_of_its_subject() {
         ("Failure options", "kill_on_bad_exit kill_wait timeout quiet"),
         (
             "Output options",
-            "output output_file error_file match exclude tag_by tag_suffix max_line max_line_time ranks no_forward \
+            "output output_file error_file label color match exclude tag_by tag_suffix max_line max_line_time ranks no_forward \
              open_mode file_size file_count",
         ),
         (

@@ -13,7 +13,7 @@ use iof_proto::{Channel, Nspace, Proc, Rank};
 use super::children::{Children, Own};
 use super::host::CommandHost;
 use super::plan::config;
-use super::prepared::{Prepared, start_engine};
+use super::prepared::{KEEP_NEEDS_SOCKET, Prepared, start_engine};
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
@@ -23,10 +23,6 @@ use crate::processes::guardian::SELF;
 use crate::processes::signals::{Signals, asks_to_end};
 use crate::processes::threads::recv_until;
 use crate::terminal::message::print_message;
-
-/// The reason why nothing can be kept.
-pub(super) const KEEP_NEEDS_SOCKET: &str =
-    "--keep needs a socket for tools: name a directory by --rendezvous-dir";
 
 /// Runs an engine without a job of its own, as [`wait_for_jobs`].
 pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {

@@ -12,7 +12,6 @@ use iof_proto::rendezvous::{BindError, JobLink};
 use iof_tool::DirectInput;
 
 use super::host::CommandHost;
-use super::keep::KEEP_NEEDS_SOCKET;
 use super::plan::Plan;
 use crate::commands::attach::{attach_direct, attach_own};
 use crate::error::{Failure, engine_failed};
@@ -23,6 +22,10 @@ use crate::processes::signals::Signals;
 use crate::run::fifos::wait_for_readers;
 use crate::terminal::full_screen::FullScreen;
 use crate::terminal::message::print_message;
+
+/// The reason why nothing can be kept.
+pub(super) const KEEP_NEEDS_SOCKET: &str =
+    "--keep needs a socket for tools: name a directory by --rendezvous-dir";
 
 /// A job that can start, or that was started. Dropping it undoes what was done for it, in the order
 /// of these fields.

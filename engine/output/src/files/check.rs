@@ -16,7 +16,7 @@ use super::rotation::NEW_SUFFIX;
 use super::{FileError, Files, JOB_NAME, with_suffix};
 use crate::format::choice::FilePlace;
 use crate::format::label::Source;
-use crate::format::pattern::PatternValues;
+use crate::format::placeholder::PatternValues;
 
 impl Files {
     /// Checks that the files can probably be created, without creating anything. Checks neither the

@@ -330,7 +330,7 @@ fn parse_stamp(word: &'static str, value: Option<&[u8]>) -> Result<Option<Stamp>
     match parse_bool(word, value) {
         Ok(wanted) => Ok(wanted.then_some(Stamp::Calendar)),
         Err(ChoiceError::Value { word, value, .. }) => {
-            Err(ChoiceError::Value { word, value, wanted: "ns, us, ms or rfc3339, or no value" })
+            Err(ChoiceError::Value { word, value, wanted: "ns, us, ms, rfc3339 or local, or no value" })
         }
         Err(error) => Err(error),
     }
@@ -404,7 +404,7 @@ mod tests {
             ("t", "tag or tag-detailed or tag-fullname or timestamp"),
             ("tag-", "tag-detailed or tag-fullname"),
             ("tag=maybe", "true or false"),
-            ("timestamp=s", "ns, us, ms or rfc3339"),
+            ("timestamp=s", "ns, us, ms, rfc3339 or local"),
             ("xml,json", "xml cannot be combined with json"),
             ("json,tag", "tag has no effect with json"),
             ("rank,json", "rank has no effect with json"),

@@ -3,6 +3,8 @@
 
 use iof_proto::{Channel, Nspace, Rank};
 
+use crate::format::template::Template;
+
 /// The origin of a stream, which formats can show.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -53,6 +55,8 @@ pub struct Label {
     pub(crate) rendered_time: Option<u64>,
     /// The run of the job, if each piece has a token, from which reading can be resumed behind it.
     pub(crate) run: Option<u128>,
+    /// What shows the time in place of a stamp, if the user has composed the label.
+    pub(crate) template: Option<Template>,
     /// Whether the line that was written in part is shown; `None` at the beginning of a line.
     pub(crate) begun: Option<bool>,
 }
@@ -61,8 +65,9 @@ impl Label {
     /// Creates a label from the bytes before the time stamp, those between it and the text, and those
     /// after the text.
     pub(crate) fn new(before_stamp: Vec<u8>, after_stamp: Vec<u8>, suffix: Vec<u8>) -> Label {
-        let (rendered, rendered_time, run, begun) = (Vec::new(), None, None, None);
-        let mut label = Label { before_stamp, after_stamp, suffix, rendered, rendered_time, run, begun };
+        let (rendered, rendered_time, run, template, begun) = (Vec::new(), None, None, None, None);
+        let mut label =
+            Label { before_stamp, after_stamp, suffix, rendered, rendered_time, run, template, begun };
         label.render(|_| {});
         label
     }

@@ -5,5 +5,7 @@ pub(crate) mod filter;
 pub(crate) mod label;
 pub(crate) mod markup;
 pub(crate) mod pattern;
+pub(crate) mod placeholder;
 pub(crate) mod stamp;
 pub(crate) mod style;
+pub(crate) mod template;

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::format::placeholder::{MAX_PADDING, PatternValues, Placeholder};
+
 /// A file name with placeholders: `%n`, `%j` or `%x` for the job, `%r` for the rank with leading
 /// zeros, `%R` or `%t` for the rank, `%h` for the host, `%N` for the host up to its first dot, `%c`
 /// for the channel (`stdout` or `stderr`), `%%` for a percent sign. Digits before the letter of a
@@ -14,36 +16,8 @@ pub struct Pattern(Vec<Piece>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Vec<u8>),
-    Nspace,
-    /// The rank with as many digits as the number of ranks of the job, and at least `width`.
-    PaddedRank {
-        width: usize,
-    },
-    /// The rank with at least `width` digits.
-    Rank {
-        width: usize,
-    },
-    Host,
-    ShortHost,
-    Channel,
-}
-
-/// The largest number of digits to which a placeholder pads a rank. srun's limit.
-const MAX_PADDING: usize = 10;
-
-/// The values of a pattern's placeholders.
-#[derive(Clone, Copy, Debug)]
-pub struct PatternValues<'a> {
-    /// The name of the job.
-    pub nspace: &'a str,
-    /// The rank with leading zeros.
-    pub padded: &'a str,
-    /// The rank.
-    pub rank: &'a str,
-    /// The host of the rank.
-    pub host: &'a str,
-    /// The channel whose file it is: `stdout` or `stderr`.
-    pub channel: &'a str,
+    /// A placeholder, with the least number of digits of a rank.
+    Value(Placeholder, usize),
 }
 
 /// The error for a file name with an unknown placeholder.
@@ -80,23 +54,18 @@ impl Pattern {
                 [] => Some(0),
                 digits => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
             };
-            let piece = match (letter, width.filter(|width| *width <= MAX_PADDING)) {
-                (Some(b'%'), _) if digits.is_empty() => {
-                    text.push(b'%');
-                    continue;
-                }
-                // Only numbers are padded, as by srun.
-                (Some(b'n' | b'j' | b'x'), Some(_)) => Piece::Nspace,
-                (Some(b'r'), Some(width)) => Piece::PaddedRank { width },
-                (Some(b'R' | b't'), Some(width)) => Piece::Rank { width },
-                (Some(b'h'), Some(_)) => Piece::Host,
-                (Some(b'N'), Some(_)) => Piece::ShortHost,
-                (Some(b'c'), Some(_)) => Piece::Channel,
-                (letter, _) => {
-                    let word: Vec<u8> = std::iter::once(b'%').chain(digits).chain(letter).collect();
-                    return Err(PatternError(String::from_utf8_lossy(&word).into_owned()));
-                }
+            if letter == Some(b'%') && digits.is_empty() {
+                text.push(b'%');
+                continue;
+            }
+            let placeholder = letter.and_then(Placeholder::by_letter);
+            // Only numbers are padded, as by srun.
+            let width = width.filter(|width| *width <= MAX_PADDING);
+            let Some((placeholder, width)) = placeholder.zip(width) else {
+                let word: Vec<u8> = std::iter::once(b'%').chain(digits).chain(letter).collect();
+                return Err(PatternError(String::from_utf8_lossy(&word).into_owned()));
             };
+            let piece = Piece::Value(placeholder, width);
             pieces.push(Piece::Text(std::mem::take(&mut text)));
             pieces.push(piece);
         }
@@ -116,19 +85,23 @@ impl Pattern {
 
     /// Returns whether the name contains the job.
     pub(crate) fn names_job(&self) -> bool {
-        self.0.contains(&Piece::Nspace)
+        self.names(|placeholder| placeholder == Placeholder::Nspace)
     }
 
     /// Returns whether the name contains the host.
     pub(crate) fn names_host(&self) -> bool {
-        self.0.iter().any(|piece| matches!(piece, Piece::Host | Piece::ShortHost))
+        self.names(|placeholder| matches!(placeholder, Placeholder::Host | Placeholder::ShortHost))
     }
 
     /// Returns whether each channel of each rank has a name of its own, whatever the jobs.
     pub(crate) fn names_stream(&self) -> bool {
-        let has_rank =
-            self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank { .. } | Piece::Rank { .. }));
-        has_rank && self.names_job() && self.0.contains(&Piece::Channel)
+        self.names(Placeholder::is_rank)
+            && self.names_job()
+            && self.names(|placeholder| placeholder == Placeholder::Channel)
+    }
+
+    fn names(&self, is_wanted: impl Fn(Placeholder) -> bool) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Value(placeholder, _) if is_wanted(*placeholder)))
     }
 
     /// Returns the name in which the placeholders are replaced by `values`.
@@ -137,28 +110,17 @@ impl Pattern {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => name.extend_from_slice(text),
-                Piece::Nspace => name.extend_from_slice(values.nspace.as_bytes()),
-                Piece::PaddedRank { width } => name.extend(pad(values.padded, *width)),
-                Piece::Rank { width } => name.extend(pad(values.rank, *width)),
-                Piece::Host => name.extend(file_name(values.host)),
-                Piece::ShortHost => name.extend(file_name(values.host.split('.').next().unwrap_or_default())),
-                Piece::Channel => name.extend_from_slice(values.channel.as_bytes()),
+                Piece::Value(placeholder, width) => {
+                    let text = placeholder.expand(&values, *width);
+                    let is_host = matches!(placeholder, Placeholder::Host | Placeholder::ShortHost);
+                    // The name of a host comes from a process table and may contain anything.
+                    let text = if is_host { text.replace('/', "_") } else { text };
+                    name.extend_from_slice(text.as_bytes());
+                }
             }
         }
         PathBuf::from(OsString::from_vec(name))
     }
-}
-
-/// Returns a rank with at least `width` digits. What belongs to the whole job has a word instead.
-fn pad(rank: &str, width: usize) -> Vec<u8> {
-    let is_number = rank.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number { format!("{rank:0>width$}").into_bytes() } else { rank.into() }
-}
-
-/// Returns the name of a host as a part of a file name: it comes from a process table and may
-/// contain anything.
-fn file_name(host: &str) -> impl Iterator<Item = u8> {
-    host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte })
 }
 
 #[cfg(test)]

@@ -18,17 +18,20 @@ pub enum Stamp {
     Milliseconds,
     /// `2026-11-21T13:17:58.123456789Z` (RFC 3339).
     Rfc3339,
+    /// The time of day in the local time zone: `13:17:58.123`.
+    Local,
 }
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl Stamp {
     /// The formats with their names in `timestamp=NAME`.
-    pub(crate) const NAMED: [(&str, Stamp); 4] = [
+    pub(crate) const NAMED: [(&str, Stamp); 5] = [
         ("ns", Stamp::Nanoseconds),
         ("us", Stamp::Microseconds),
         ("ms", Stamp::Milliseconds),
         ("rfc3339", Stamp::Rfc3339),
+        ("local", Stamp::Local),
     ];
 
     /// Returns the format with this name, in any case; `None` if there is none.
@@ -41,7 +44,7 @@ impl Stamp {
     pub(crate) fn part(self, time: u64) -> u64 {
         match self {
             Stamp::Calendar => time / NANOS_PER_SECOND,
-            Stamp::Milliseconds => time / 1_000_000,
+            Stamp::Milliseconds | Stamp::Local => time / 1_000_000,
             Stamp::Microseconds => time / 1000,
             Stamp::Nanoseconds | Stamp::Rfc3339 => time,
         }
@@ -64,6 +67,9 @@ impl Stamp {
                 write!(buffer, "{}", self.part(time))
             }
             Stamp::Rfc3339 => write!(buffer, "{:.9}", stamp()),
+            Stamp::Local => {
+                write!(buffer, "{}", stamp().to_zoned(zone.clone()).strftime("%H:%M:%S%.3f"))
+            }
         };
     }
 }
@@ -81,6 +87,7 @@ mod tests {
             (Stamp::Microseconds, "1588844439012345"),
             (Stamp::Milliseconds, "1588844439012"),
             (Stamp::Rfc3339, "2020-05-07T09:40:39.012345678Z"),
+            (Stamp::Local, "09:40:39.012"),
         ] {
             let mut text = Vec::new();
             stamp.write(time, &TimeZone::UTC, &mut text);

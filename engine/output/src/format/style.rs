@@ -15,7 +15,9 @@ use crate::format::choice::Choice;
 use crate::format::filter::LineFilter;
 use crate::format::label::{Label, Source, Tag, local};
 use crate::format::markup::Markup;
+use crate::format::placeholder::PatternValues;
 use crate::format::stamp::Stamp;
+use crate::format::template::Template;
 
 /// Missing bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub struct Style {
     /// The runs of the jobs whose pieces have tokens.
     runs: BTreeMap<Nspace, u128>,
     filter: Option<LineFilter>,
+    /// The label in place of tags and time stamps.
+    template: Option<Template>,
 }
 
 /// The parts of a style that a [`Choice`] does not specify.
@@ -59,6 +63,8 @@ pub struct StyleExtras {
     /// ([`FlushTimeout`](crate::FlushTimeout)) is selected by that part. What is not written counts as
     /// written in [reports](crate::PrintReport).
     pub filter: Option<LineFilter>,
+    /// The label before each line, in place of tags and time stamps. Only text has labels.
+    pub template: Option<Template>,
 }
 
 /// Consecutive bytes of one stream.
@@ -98,7 +104,11 @@ impl Style {
         };
         let closing = [extras.suffix.as_bytes(), b"\n"].concat();
         // Without tags, fragments look the same as lines.
-        let has_tags = tag != Tag::Nothing || choice.stamp.is_some() || choice.markup != Markup::Text;
+        let template = extras.template.clone().filter(|_| choice.markup == Markup::Text);
+        let has_tags = tag != Tag::Nothing
+            || choice.stamp.is_some()
+            || choice.markup != Markup::Text
+            || template.is_some();
         Style {
             markup: choice.markup,
             tag,
@@ -110,6 +120,7 @@ impl Style {
             zone: TimeZone::system(),
             runs: BTreeMap::new(),
             filter: extras.filter.clone(),
+            template,
         }
     }
 
@@ -143,12 +154,15 @@ impl Style {
         self.markup == Markup::Text
             && self.tag == Tag::Nothing
             && self.stamp.is_none()
+            && self.template.is_none()
             && self.closing.len() == 1
     }
 
     /// Returns whether the style shows the time at which bytes were read.
     pub fn shows_time(&self) -> bool {
-        self.stamp.is_some() || self.markup.is_complete()
+        self.stamp.is_some()
+            || self.markup.is_complete()
+            || self.template.as_ref().is_some_and(Template::shows_time)
     }
 
     /// Returns whether each piece is an object, which may have a token.
@@ -158,7 +172,9 @@ impl Style {
 
     /// Returns whether the style shows hosts and pids.
     pub fn shows_process(&self) -> bool {
-        matches!(self.tag, Tag::Detailed { .. }) || self.markup.is_complete()
+        matches!(self.tag, Tag::Detailed { .. })
+            || self.markup.is_complete()
+            || self.template.as_ref().is_some_and(Template::shows_process)
     }
 
     /// Returns whether two parts of a line look the same written successively as written together.
@@ -185,7 +201,7 @@ impl Style {
 
     fn text_label(&self, source: &Source) -> Label {
         let Source { nspace, rank, channel, .. } = source;
-        let tag = match self.tag {
+        let mut tag = match self.tag {
             Tag::Nothing => String::new(),
             Tag::Job => format!("[{},{rank}]<{channel}>: ", local(nspace)),
             Tag::Detailed { full } => {
@@ -198,17 +214,36 @@ impl Style {
             Tag::Full => format!("[{nspace},{rank}]<{channel}>: "),
             Tag::Rank => format!("[{rank}]<{channel}>: "),
         };
+        let number = rank.to_string();
+        let values = PatternValues {
+            nspace: nspace.as_str(),
+            padded: &number,
+            rank: &number,
+            host: source.host.as_deref().unwrap_or("unknown"),
+            channel: channel.as_str(),
+        };
+        let template = self.template.as_ref().map(|template| template.of_stream(&values, source.pid));
+        let template = template.filter(|template| {
+            // What shows no time is the same before each line.
+            let is_constant = !template.shows_time();
+            if is_constant {
+                let mut text = Vec::new();
+                template.write(None, &self.zone, &mut text);
+                tag = String::from_utf8(text).unwrap_or_default();
+            }
+            !is_constant
+        });
         let (mut before, mut after) = match self.stamp {
             None => (String::new(), tag),
             Some(_) if self.channel_twice => ("[".into(), format!("]<{channel}>: {tag}")),
             Some(_) => ("[".into(), format!("]{tag}")),
         };
-        if self.colour && !(before.is_empty() && after.is_empty()) {
+        if self.colour && (template.is_some() || !(before.is_empty() && after.is_empty())) {
             let colour = COLOURS.iter().cycle().nth(rank.0 as usize % COLOURS.len()).copied().unwrap_or("0");
             before.insert_str(0, &format!("\x1b[{colour}m"));
             after.push_str("\x1b[0m");
         }
-        Label::new(before.into(), after.into(), Vec::new())
+        Label { template, ..Label::new(before.into(), after.into(), Vec::new()) }
     }
 
     /// Formats `run`, and appends it to `batch`. `append` appends each piece of the run's own text:
@@ -376,6 +411,15 @@ impl Style {
 
     /// Renders the head of `label` with `time`, unless it shows that time already.
     fn update_stamp(&self, label: &mut Label, time: Option<u64>) {
+        if let Some(template) = label.template.take() {
+            let part = time.map(|time| template.part(time));
+            if part.is_none() || part != label.rendered_time {
+                label.rendered_time = part;
+                label.render(|buffer| template.write(time, &self.zone, buffer));
+            }
+            label.template = Some(template);
+            return;
+        }
         let in_json = self.markup.is_complete();
         let stamp = match self.stamp {
             Some(Stamp::Calendar) | None if in_json => Stamp::Rfc3339,

@@ -50,9 +50,9 @@ const RANKS: &[Spelling] = &[
 ];
 
 const OUTPUT: &[Spelling] = &[
-    row(&["-l", "--label", "--prepend-rank"], No, Same(&["--output", "rank"])),
+    row(&["-l", "--prepend-rank"], No, Same(&["--output", "rank"])),
     row(&["--tag-output"], No, Same(&["--output", "tag"])),
-    row(&["--timestamp-output", "--timestamps"], No, Same(&["--output", "timestamp"])),
+    row(&["--timestamp-output"], No, Same(&["--output", "timestamp"])),
     row(&["--merge-stderr-to-stdout"], No, Same(&["--output", "merge-stderr-to-stdout"])),
     row(&["--xml"], No, Same(&["--output", "xml"])),
     refused(&["--xml-file"], "write --output xml -o FILE"),
@@ -90,6 +90,8 @@ const STDIN: &[Spelling] = &[
 ];
 
 const ENDING: &[Spelling] = &[
+    // iof pull has it itself, as docker logs.
+    row(&["--timestamps"], No, Same(&["--output", "timestamp"])),
     refused(&["--tail", "--since"], FROM_NOW),
     row(&["-K0"], No, Same(&["--kill-on-bad-exit=0"])),
     row(&["-K1"], No, Same(&["--kill-on-bad-exit=1"])),

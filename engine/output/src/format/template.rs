@@ -1,0 +1,234 @@
+//! Labels of lines that a user composes.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
+
+use crate::format::placeholder::{MAX_PADDING, PatternValues, Placeholder};
+
+/// The text before each line, with placeholders in braces: `{nspace}`, `{rank}` (`{rank:4}` pads it
+/// with zeros to 4 digits), `{host}`, `{channel}`, `{pid}`, `{time}` or `{time:%H:%M:%S}` in the local
+/// time zone, and `{elapsed}` in seconds. `{{` and `}}` are braces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    pieces: Vec<Piece>,
+    /// The time that `{elapsed}` counts from, in nanoseconds since 1970.
+    began: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Text(String),
+    Value(Placeholder, usize),
+    Pid,
+    /// The time of the line, in a format of strftime(3).
+    Time(String),
+    Elapsed,
+}
+
+/// The format of `{time}` without one.
+const TIME: &str = "%H:%M:%S";
+
+/// The reason why a text is not a [`Template`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// A placeholder does not exist, or is cut.
+    #[error(
+        "unknown placeholder '{0}': expected {{nspace}}, {{rank}}, {{rank:4}}, {{host}}, {{channel}}, {{pid}}, \
+         {{time:%H:%M:%S}} or {{elapsed}}, and {{{{ for a brace"
+    )]
+    Unknown(String),
+    /// It has no placeholder.
+    #[error("no placeholder such as {{rank}}: write --output rank for srun's --label")]
+    Constant,
+    /// It contains a newline.
+    #[error("a newline would divide each line")]
+    Newline,
+    /// The format of a time is invalid.
+    #[error("invalid time format '{0}': expected one of strftime, such as %H:%M:%S")]
+    Time(String),
+}
+
+impl Template {
+    /// Parses a text. `{elapsed}` counts from `began`, in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// Returns [`TemplateError`] if it is invalid.
+    pub fn new(text: &str, began: u64) -> Result<Template, TemplateError> {
+        if text.contains('\n') {
+            return Err(TemplateError::Newline);
+        }
+        let (mut pieces, mut plain, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(index) = rest.find(['{', '}']) {
+            let (before, at) = rest.split_at(index);
+            plain.push_str(before);
+            if let Some(behind) = ["{{", "}}"].into_iter().find_map(|brace| at.strip_prefix(brace)) {
+                plain.extend(at.chars().next());
+                rest = behind;
+                continue;
+            }
+            let inside = at.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+            let (word, behind) = inside.ok_or_else(|| TemplateError::Unknown(at.to_owned()))?;
+            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            pieces.push(parse(word)?);
+            rest = behind;
+        }
+        if pieces.is_empty() {
+            return Err(TemplateError::Constant);
+        }
+        plain.push_str(rest);
+        pieces.push(Piece::Text(plain));
+        Ok(Template { pieces, began })
+    }
+
+    /// Returns whether it shows the time of each line.
+    pub(crate) fn shows_time(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Time(_) | Piece::Elapsed))
+    }
+
+    /// Returns whether it shows hosts or pids.
+    pub(crate) fn shows_process(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Pid | Piece::Value(Placeholder::Host, _)))
+    }
+
+    /// Returns the template of one stream, of a process with this pid: texts and times.
+    pub(crate) fn of_stream(&self, values: &PatternValues<'_>, pid: Option<u32>) -> Template {
+        let (mut pieces, mut plain) = (Vec::new(), String::new());
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => plain.push_str(text),
+                Piece::Value(placeholder, width) => plain.push_str(&placeholder.expand(values, *width)),
+                Piece::Pid => plain += &pid.map_or_else(|| "unknown".into(), |pid| pid.to_string()),
+                Piece::Time(_) | Piece::Elapsed => {
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    pieces.push(piece.clone());
+                }
+            }
+        }
+        pieces.push(Piece::Text(plain));
+        Template { pieces, began: self.began }
+    }
+
+    /// Returns the part of `time` that it shows: times with equal parts look the same.
+    pub(crate) fn part(&self, time: u64) -> u64 {
+        let nanoseconds = |piece: &Piece| match piece {
+            // Fractions of a second.
+            Piece::Time(format) if format.contains(['f', 'N']) => 1,
+            Piece::Elapsed => 1_000_000,
+            _ => 1_000_000_000,
+        };
+        time / self.pieces.iter().map(nanoseconds).min().unwrap_or(1)
+    }
+
+    /// Appends the template of a stream for a line that was read at `time`.
+    pub(crate) fn write(&self, time: Option<u64>, zone: &TimeZone, buffer: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            // Writing to memory does not fail.
+            let _ = match (piece, time) {
+                (Piece::Text(text), _) => buffer.write_all(text.as_bytes()),
+                (Piece::Time(format), Some(time)) => {
+                    let time = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
+                    write!(buffer, "{}", time.to_zoned(zone.clone()).strftime(format))
+                }
+                (Piece::Elapsed, Some(time)) => {
+                    let sign = if time < self.began { "-" } else { "" };
+                    let ms = (time / 1_000_000).abs_diff(self.began / 1_000_000);
+                    write!(buffer, "{sign}{}.{:03}", ms / 1000, ms % 1000)
+                }
+                _ => buffer.write_all(b"unknown"),
+            };
+        }
+    }
+}
+
+/// Parses the text between two braces.
+fn parse(word: &str) -> Result<Piece, TemplateError> {
+    let unknown = || TemplateError::Unknown(format!("{{{word}}}"));
+    match word.split_once(':') {
+        Some(("rank", width)) => {
+            let width = width.parse().ok().filter(|width| (1..=MAX_PADDING).contains(width));
+            Ok(Piece::Value(Placeholder::Rank, width.ok_or_else(unknown)?))
+        }
+        Some(("time", format)) => {
+            let is_valid = strtime::format(format, &Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC)).is_ok();
+            let piece = (is_valid && !format.is_empty()).then(|| Piece::Time(format.to_owned()));
+            piece.ok_or_else(|| TemplateError::Time(format.to_owned()))
+        }
+        Some(_) => Err(unknown()),
+        None => match word {
+            "time" => Ok(Piece::Time(TIME.to_owned())),
+            "elapsed" => Ok(Piece::Elapsed),
+            "pid" => Ok(Piece::Pid),
+            name => Placeholder::by_name(name).map(|found| Piece::Value(found, 0)).ok_or_else(unknown),
+        },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn render(text: &str, time: Option<u64>) -> String {
+        let values = PatternValues {
+            nspace: "train@1",
+            padded: "07",
+            rank: "7",
+            host: "node1.site.org",
+            channel: "stderr",
+        };
+        let mut buffer = Vec::new();
+        let template = Template::new(text, 2_000_000_000).unwrap().of_stream(&values, Some(42));
+        template.write(time, &TimeZone::UTC, &mut buffer);
+        String::from_utf8(buffer).unwrap()
+    }
+
+    #[test]
+    fn placeholders_are_replaced_by_the_stream_and_the_time() {
+        let time = Some(3_605_123_456_789);
+        for (text, shown) in [
+            ("{nspace} {rank} {rank:4} {host} {channel} {pid}|", "train@1 7 0007 node1.site.org stderr 42|"),
+            ("[{time}] ", "[01:00:05] "),
+            ("{time:%Y-%m-%dT%H:%M:%S%.3f} {rank} {elapsed}s ", "1970-01-01T01:00:05.123 7 3603.123s "),
+            ("{{{rank}}} ", "{7} "),
+        ] {
+            assert_eq!(render(text, time), shown);
+        }
+        assert_eq!(render("{elapsed} ", Some(1_999_000_000)), "-0.001 ");
+        assert_eq!(render("{time} {elapsed} ", None), "unknown unknown ");
+    }
+
+    #[test]
+    fn times_with_equal_parts_look_the_same() {
+        let part = |text: &str, time| Template::new(text, 0).unwrap().part(time);
+        assert_eq!(part("{time}", 1_999_999_999), part("{time}", 1_000_000_000));
+        assert_ne!(part("{time:%.9f}", 1_000_000_001), part("{time:%.9f}", 1_000_000_000));
+        assert_ne!(part("{time}{elapsed}", 1_001_000_000), part("{time}{elapsed}", 1_000_000_000));
+    }
+
+    #[test]
+    fn invalid_templates_are_refused_with_a_remedy() {
+        for (text, reason) in [
+            ("", "--output rank"),
+            ("prog", "--output rank"),
+            ("{{rank}}", "--output rank"),
+            ("{rnk}", "unknown placeholder '{rnk}': expected {nspace}, {rank}, {rank:4}"),
+            ("{rank", "'{rank'"),
+            ("rank}", "'}'"),
+            ("{}", "'{}'"),
+            ("{rank:x}", "'{rank:x}'"),
+            ("{rank:11}", "'{rank:11}'"),
+            ("{rank:0}", "'{rank:0}'"),
+            ("{host:4}", "'{host:4}'"),
+            ("{time:}", "invalid time format ''"),
+            ("{time:%!}", "invalid time format '%!'"),
+            ("{rank}\n", "newline"),
+        ] {
+            let error = Template::new(text, 0).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}
