@@ -1,24 +1,27 @@
 //! `iof pull` of jobs that begin later, of several jobs, and of jobs that have ended.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use iof_testing::command::site::{Gate, Site};
+use std::fs;
+
+use iof_testing::command::site::{Gate, Site, Stream, found};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 /// Starts a job of this name that writes a line, waits for a gate, and writes another one.
 fn job(site: &Site, name: &str, gate: &Gate) -> Process {
     site.run_sh(&["--nspace", name], &format!("echo {name} one; : < {}; echo {name} two", gate.path()))
 }
 
-/// Waits until `count` streams of stdout have a pull.
-fn wait_for_pulled(site: &Site, names: &[&str]) {
-    for name in names {
-        wait_for(&format!("the pull of {name}"), || {
-            let done = site.query(&["stats", "--json", "--nspace", name]);
-            done.text().contains("\"iof pull\"").then_some(())
-        });
-    }
+/// Waits until `count` pulls read the stdout of rank 0 of a job.
+fn wait_for_pulls(site: &Site, name: &str, count: usize) {
+    wait_for(&format!("{count} pulls of {name}"), || {
+        let done = site.query(&["stats", "--json", "--nspace", name]);
+        let Value::Array(rows) = (done.code == 0).then(|| found(&done).remove(0))? else { return None };
+        let stream = rows.into_iter().map(Stream).find(|stream| stream.is(0, "stdout"))?;
+        (stream.pulls() == count).then_some(())
+    });
 }
 
 /// Returns the lines in alphabetical order.
@@ -59,19 +62,12 @@ fn several_jobs_are_pulled_with_tags_also_those_that_begin_meanwhile() {
     wait_for("the jobs", || (site.sockets().len() == 2).then_some(()));
     let pulls = [&["train-*"][..], &["--all"], &["train-a", "other"], &["train-?", "--output", "json"]];
     let pulls = pulls.map(|args| site.pull(args));
-    for name in ["train-a", "other"] {
-        let pulled = if name == "other" { 2 } else { 4 };
-        wait_for("the pulls", || {
-            let done = site.query(&["stats", "--json", "--nspace", name]);
-            (done.text().matches("\"iof pull\"").count() >= pulled).then_some(())
-        });
-    }
+    let pattern = site.path().join("out.%j").into_os_string().into_string().unwrap();
+    let files = site.pull(&["train-?", "-o", &pattern]);
+    wait_for_pulls(&site, "train-a", 5);
+    wait_for_pulls(&site, "other", 2);
     let second = job(&site, "train-b", &gates[1]);
-    wait_for_pulled(&site, &["train-b"]);
-    wait_for("all pulls", || {
-        let done = site.query(&["stats", "--json", "--nspace", "train-b"]);
-        (done.text().matches("\"iof pull\"").count() >= 3).then_some(())
-    });
+    wait_for_pulls(&site, "train-b", 4);
     gates.iter_mut().for_each(Gate::open);
     let [matched, all, named, json] = pulls.map(Process::finish);
     let lines = |name: &str| ["one", "two"].map(|line| format!("[{name},0]<stdout>: {name} {line}"));
@@ -80,6 +76,9 @@ fn several_jobs_are_pulled_with_tags_also_those_that_begin_meanwhile() {
     assert_eq!(sorted(&all), expected(&["other", "train-a", "train-b"]));
     assert_eq!(sorted(&named), expected(&["other", "train-a"]));
     assert_eq!(json.text().lines().filter(|line| line.starts_with("{\"nspace\":\"train-")).count(), 4);
+    let done = files.finish();
+    let file = fs::read_to_string(site.path().join("out.train-b")).unwrap();
+    assert_eq!(file, "train-b one\ntrain-b two\n", "the name of the file has the job: {done:?}");
     for done in [matched, all, named, json] {
         assert_eq!((done.code, &*done.stderr), (0, ""));
     }
@@ -109,7 +108,8 @@ fn a_job_that_is_not_pulled_whole_is_named_and_the_others_are_pulled() {
     let whole = job(&site, "whole", &gate);
     wait_for("the jobs", || (site.sockets().len() == 2).then_some(()));
     let pull = site.pull(&["lost", "whole"]);
-    wait_for_pulled(&site, &["lost", "whole"]);
+    wait_for_pulls(&site, "lost", 1);
+    wait_for_pulls(&site, "whole", 1);
     lost.signal(Signal::SIGKILL);
     lost.wait();
     gate.open();

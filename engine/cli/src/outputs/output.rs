@@ -306,8 +306,11 @@ impl<'a> Outputs<'a> {
         self.writes_files() && self.files().iter().any(|(_, files)| files.names_host())
     }
 
-    /// Tags each line with the whole name of its job, unless the format contains it.
+    /// Tags each line with the whole name of its job, unless the format or the names of files contain it.
     pub fn tag_jobs(&mut self) {
+        if self.shown().is_empty() {
+            return;
+        }
         self.choice.fullname |= self.choice.markup != Markup::Json && self.args.lines.label().is_none();
     }
 
