@@ -55,7 +55,7 @@ pub use format::pattern::{Pattern, PatternError};
 pub use format::placeholder::PatternValues;
 pub use format::stamp::Stamp;
 pub use format::style::{OpenLine, Run, Style, StyleExtras};
-pub use format::template::{Template, TemplateError};
+pub use format::template::{LabelTemplate, TemplateError};
 pub use line_printer::LinePrinter;
 pub use lines::{
     Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER, LineHolder, Rest,

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use iof_output::{LineFilter, LinePattern, Template};
+use iof_output::{LabelTemplate, LineFilter, LinePattern};
 
 use crate::options::values::{Choice, choice};
 
@@ -21,7 +21,7 @@ pub struct LineArgs {
     /// {time:%H:%M:%S} (in the local time zone, in the format of strftime), {elapsed} (seconds since this
     /// command began, negative for older output). {{ and }} are braces. In place of tags and timestamp.
     #[arg(long, help_heading = OUTPUT, value_name = "TEMPLATE", value_parser = label, allow_hyphen_values = true)]
-    label: Option<Template>,
+    label: Option<LabelTemplate>,
 
     /// Colour tags and labels: auto, always or never
     ///
@@ -62,15 +62,15 @@ const COLOURS: &[Choice<Colour>] = &[
 ];
 
 /// Parses a label. Its time begins now.
-fn label(text: &str) -> Result<Template, String> {
+fn label(text: &str) -> Result<LabelTemplate, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let began = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    Template::new(text, began).map_err(|error| format!("invalid label '{text}': {error}"))
+    LabelTemplate::new(text, began).map_err(|error| format!("invalid label '{text}': {error}"))
 }
 
 impl LineArgs {
     /// Returns the label before each line, if the user has composed one.
-    pub fn label(&self) -> Option<&Template> {
+    pub fn label(&self) -> Option<&LabelTemplate> {
         self.label.as_ref()
     }
 

@@ -3,7 +3,7 @@
 
 use iof_proto::{Channel, Nspace, Rank};
 
-use crate::format::template::Template;
+use crate::format::template::LabelTemplate;
 
 /// The origin of a stream, which formats can show.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct Label {
     /// The run of the job, if each piece has a token, from which reading can be resumed behind it.
     pub(crate) run: Option<u128>,
     /// What shows the time in place of a stamp, if the user has composed the label.
-    pub(crate) template: Option<Template>,
+    pub(crate) template: Option<LabelTemplate>,
     /// Whether the line that was written in part is shown; `None` at the beginning of a line.
     pub(crate) begun: Option<bool>,
 }

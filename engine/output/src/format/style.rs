@@ -17,7 +17,7 @@ use crate::format::label::{Label, Source, Tag, local};
 use crate::format::markup::Markup;
 use crate::format::placeholder::PatternValues;
 use crate::format::stamp::Stamp;
-use crate::format::template::Template;
+use crate::format::template::LabelTemplate;
 
 /// Missing bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Style {
     runs: BTreeMap<Nspace, u128>,
     filter: Option<LineFilter>,
     /// The label in place of tags and time stamps.
-    template: Option<Template>,
+    template: Option<LabelTemplate>,
 }
 
 /// The parts of a style that a [`Choice`] does not specify.
@@ -64,7 +64,7 @@ pub struct StyleExtras {
     /// written in [reports](crate::PrintReport).
     pub filter: Option<LineFilter>,
     /// The label before each line, in place of tags and time stamps. Only text has labels.
-    pub template: Option<Template>,
+    pub template: Option<LabelTemplate>,
 }
 
 /// Consecutive bytes of one stream.
@@ -162,7 +162,7 @@ impl Style {
     pub fn shows_time(&self) -> bool {
         self.stamp.is_some()
             || self.markup.is_complete()
-            || self.template.as_ref().is_some_and(Template::shows_time)
+            || self.template.as_ref().is_some_and(LabelTemplate::shows_time)
     }
 
     /// Returns whether each piece is an object, which may have a token.
@@ -174,7 +174,7 @@ impl Style {
     pub fn shows_process(&self) -> bool {
         matches!(self.tag, Tag::Detailed { .. })
             || self.markup.is_complete()
-            || self.template.as_ref().is_some_and(Template::shows_process)
+            || self.template.as_ref().is_some_and(LabelTemplate::shows_process)
     }
 
     /// Returns whether two parts of a line look the same written successively as written together.

@@ -12,14 +12,14 @@ use crate::format::placeholder::{MAX_PADDING, PatternValues, Placeholder};
 /// with zeros to 4 digits), `{host}`, `{channel}`, `{pid}`, `{time}` or `{time:%H:%M:%S}` in the local
 /// time zone, and `{elapsed}` in seconds. `{{` and `}}` are braces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
-    pieces: Vec<Piece>,
+pub struct LabelTemplate {
+    pieces: Vec<LabelPiece>,
     /// The time that `{elapsed}` counts from, in nanoseconds since 1970.
     began: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+enum LabelPiece {
     Text(String),
     Value(Placeholder, usize),
     Pid,
@@ -31,7 +31,7 @@ pub(crate) enum Piece {
 /// The format of `{time}` without one.
 const TIME: &str = "%H:%M:%S";
 
-/// The reason why a text is not a [`Template`].
+/// The reason why a text is not a [`LabelTemplate`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -52,12 +52,12 @@ pub enum TemplateError {
     Time(String),
 }
 
-impl Template {
+impl LabelTemplate {
     /// Parses a text. `{elapsed}` counts from `began`, in nanoseconds since 1970.
     ///
     /// # Errors
     /// Returns [`TemplateError`] if it is invalid.
-    pub fn new(text: &str, began: u64) -> Result<Template, TemplateError> {
+    pub fn new(text: &str, began: u64) -> Result<LabelTemplate, TemplateError> {
         if text.contains('\n') {
             return Err(TemplateError::Newline);
         }
@@ -72,7 +72,7 @@ impl Template {
             }
             let inside = at.strip_prefix('{').and_then(|inside| inside.split_once('}'));
             let (word, behind) = inside.ok_or_else(|| TemplateError::Unknown(at.to_owned()))?;
-            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            pieces.push(LabelPiece::Text(std::mem::take(&mut plain)));
             pieces.push(parse(word)?);
             rest = behind;
         }
@@ -80,44 +80,46 @@ impl Template {
             return Err(TemplateError::Constant);
         }
         plain.push_str(rest);
-        pieces.push(Piece::Text(plain));
-        Ok(Template { pieces, began })
+        pieces.push(LabelPiece::Text(plain));
+        Ok(LabelTemplate { pieces, began })
     }
 
     /// Returns whether it shows the time of each line.
     pub(crate) fn shows_time(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece, Piece::Time(_) | Piece::Elapsed))
+        self.pieces.iter().any(|piece| matches!(piece, LabelPiece::Time(_) | LabelPiece::Elapsed))
     }
 
     /// Returns whether it shows hosts or pids.
     pub(crate) fn shows_process(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece, Piece::Pid | Piece::Value(Placeholder::Host, _)))
+        self.pieces
+            .iter()
+            .any(|piece| matches!(piece, LabelPiece::Pid | LabelPiece::Value(Placeholder::Host, _)))
     }
 
     /// Returns the template of one stream, of a process with this pid: texts and times.
-    pub(crate) fn of_stream(&self, values: &PatternValues<'_>, pid: Option<u32>) -> Template {
+    pub(crate) fn of_stream(&self, values: &PatternValues<'_>, pid: Option<u32>) -> LabelTemplate {
         let (mut pieces, mut plain) = (Vec::new(), String::new());
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => plain.push_str(text),
-                Piece::Value(placeholder, width) => plain.push_str(&placeholder.expand(values, *width)),
-                Piece::Pid => plain += &pid.map_or_else(|| "unknown".into(), |pid| pid.to_string()),
-                Piece::Time(_) | Piece::Elapsed => {
-                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                LabelPiece::Text(text) => plain.push_str(text),
+                LabelPiece::Value(placeholder, width) => plain.push_str(&placeholder.expand(values, *width)),
+                LabelPiece::Pid => plain += &pid.map_or_else(|| "unknown".into(), |pid| pid.to_string()),
+                LabelPiece::Time(_) | LabelPiece::Elapsed => {
+                    pieces.push(LabelPiece::Text(std::mem::take(&mut plain)));
                     pieces.push(piece.clone());
                 }
             }
         }
-        pieces.push(Piece::Text(plain));
-        Template { pieces, began: self.began }
+        pieces.push(LabelPiece::Text(plain));
+        LabelTemplate { pieces, began: self.began }
     }
 
     /// Returns the part of `time` that it shows: times with equal parts look the same.
     pub(crate) fn part(&self, time: u64) -> u64 {
-        let nanoseconds = |piece: &Piece| match piece {
+        let nanoseconds = |piece: &LabelPiece| match piece {
             // Fractions of a second.
-            Piece::Time(format) if format.contains(['f', 'N']) => 1,
-            Piece::Elapsed => 1_000_000,
+            LabelPiece::Time(format) if format.contains(['f', 'N']) => 1,
+            LabelPiece::Elapsed => 1_000_000,
             _ => 1_000_000_000,
         };
         time / self.pieces.iter().map(nanoseconds).min().unwrap_or(1)
@@ -128,12 +130,12 @@ impl Template {
         for piece in &self.pieces {
             // Writing to memory does not fail.
             let _ = match (piece, time) {
-                (Piece::Text(text), _) => buffer.write_all(text.as_bytes()),
-                (Piece::Time(format), Some(time)) => {
+                (LabelPiece::Text(text), _) => buffer.write_all(text.as_bytes()),
+                (LabelPiece::Time(format), Some(time)) => {
                     let time = Timestamp::from_nanosecond(time.into()).unwrap_or_default();
                     write!(buffer, "{}", time.to_zoned(zone.clone()).strftime(format))
                 }
-                (Piece::Elapsed, Some(time)) => {
+                (LabelPiece::Elapsed, Some(time)) => {
                     let sign = if time < self.began { "-" } else { "" };
                     let ms = (time / 1_000_000).abs_diff(self.began / 1_000_000);
                     write!(buffer, "{sign}{}.{:03}", ms / 1000, ms % 1000)
@@ -145,24 +147,24 @@ impl Template {
 }
 
 /// Parses the text between two braces.
-fn parse(word: &str) -> Result<Piece, TemplateError> {
+fn parse(word: &str) -> Result<LabelPiece, TemplateError> {
     let unknown = || TemplateError::Unknown(format!("{{{word}}}"));
     match word.split_once(':') {
         Some(("rank", width)) => {
             let width = width.parse().ok().filter(|width| (1..=MAX_PADDING).contains(width));
-            Ok(Piece::Value(Placeholder::Rank, width.ok_or_else(unknown)?))
+            Ok(LabelPiece::Value(Placeholder::Rank, width.ok_or_else(unknown)?))
         }
         Some(("time", format)) => {
             let is_valid = strtime::format(format, &Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC)).is_ok();
-            let piece = (is_valid && !format.is_empty()).then(|| Piece::Time(format.to_owned()));
+            let piece = (is_valid && !format.is_empty()).then(|| LabelPiece::Time(format.to_owned()));
             piece.ok_or_else(|| TemplateError::Time(format.to_owned()))
         }
         Some(_) => Err(unknown()),
         None => match word {
-            "time" => Ok(Piece::Time(TIME.to_owned())),
-            "elapsed" => Ok(Piece::Elapsed),
-            "pid" => Ok(Piece::Pid),
-            name => Placeholder::by_name(name).map(|found| Piece::Value(found, 0)).ok_or_else(unknown),
+            "time" => Ok(LabelPiece::Time(TIME.to_owned())),
+            "elapsed" => Ok(LabelPiece::Elapsed),
+            "pid" => Ok(LabelPiece::Pid),
+            name => Placeholder::by_name(name).map(|found| LabelPiece::Value(found, 0)).ok_or_else(unknown),
         },
     }
 }
@@ -181,7 +183,7 @@ mod tests {
             channel: "stderr",
         };
         let mut buffer = Vec::new();
-        let template = Template::new(text, 2_000_000_000).unwrap().of_stream(&values, Some(42));
+        let template = LabelTemplate::new(text, 2_000_000_000).unwrap().of_stream(&values, Some(42));
         template.write(time, &TimeZone::UTC, &mut buffer);
         String::from_utf8(buffer).unwrap()
     }
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn times_with_equal_parts_look_the_same() {
-        let part = |text: &str, time| Template::new(text, 0).unwrap().part(time);
+        let part = |text: &str, time| LabelTemplate::new(text, 0).unwrap().part(time);
         assert_eq!(part("{time}", 1_999_999_999), part("{time}", 1_000_000_000));
         assert_ne!(part("{time:%.9f}", 1_000_000_001), part("{time:%.9f}", 1_000_000_000));
         assert_ne!(part("{time}{elapsed}", 1_001_000_000), part("{time}{elapsed}", 1_000_000_000));
@@ -227,7 +229,7 @@ mod tests {
             ("{time:%!}", "invalid time format '%!'"),
             ("{rank}\n", "newline"),
         ] {
-            let error = Template::new(text, 0).unwrap_err().to_string();
+            let error = LabelTemplate::new(text, 0).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }
