@@ -133,8 +133,11 @@ fn ends_and_mpi(infos: &mut Infos, spec: &mut JobSpec) -> Outcome<()> {
         Some("pmix") => Mpi::Pmix,
         Some(_) => return Err(Status::ERR_BAD_PARAM),
     };
-    let limit = infos.number(PMIX_JOB_TIMEOUT)?.filter(|seconds| *seconds > 0);
-    spec.timeout = limit.map(|seconds| Duration::from_secs(seconds.into()));
+    spec.timeout = match infos.number(PMIX_JOB_TIMEOUT)? {
+        None | Some(0) => None,
+        Some(seconds) if i32::try_from(seconds).is_ok() => Some(Duration::from_secs(seconds.into())),
+        Some(_) => return Err(Status::ERR_BAD_PARAM),
+    };
     if spec.mpi != Mpi::None {
         spec.kill_on_bad_exit = KillOnBadExit::Signal;
     }
