@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use iof_engine::{Engine, Exit, Grant};
+use iof_engine::{Engine, Exit, Grant, Job, Mpi};
 use iof_output::PrintReport;
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
@@ -168,4 +168,13 @@ fn exit(code: Option<i32>, state: ProcState) -> Exit {
         (None, _) => None,
     };
     raw.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)))
+}
+
+/// Returns a text about the protocol by which the ranks could start MPI.
+pub fn mpi_protocol(mpi: Mpi, engine: &Engine, job: &Job) -> String {
+    match (engine.pmix_library(job), mpi) {
+        (Some(library), _) => format!("MPI by PMIx ({library})"),
+        (None, Mpi::Auto | Mpi::Pmi1) => "MPI by PMI-1".into(),
+        (None, _) => "no MPI".into(),
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem};
 
-use iof_engine::{Ending, Engine, Job, JobStatus, Mpi, RankExit, SAME_REQUEST, Signal as RankSignal};
+use iof_engine::{Ending, Engine, JobStatus, RankExit, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::Rank;
 use iof_remote::RemoteJob;
@@ -27,7 +27,7 @@ use crate::processes::suspects::Suspects;
 use crate::processes::threads::recv_until;
 use crate::reports::failures::Failures;
 use crate::reports::stalls::report_stalled;
-use crate::run::account::{Forwarded, JobAccount, report_agents, unread_bytes};
+use crate::run::account::{Forwarded, JobAccount, mpi_protocol, report_agents, unread_bytes};
 use crate::terminal::give_up::{Blocked, WriteWait};
 use crate::terminal::keyboard::{Keyboard, window_size};
 use crate::terminal::message::{self, print_message};
@@ -482,15 +482,6 @@ impl RunningJob<'_> {
             self.signal_all(RankSignal::TERM);
             self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
         }
-    }
-}
-
-/// Returns a text about the protocol by which the ranks could start MPI.
-fn mpi_protocol(mpi: Mpi, engine: &Engine, job: &Job) -> String {
-    match (engine.pmix_library(job), mpi) {
-        (Some(library), _) => format!("MPI by PMIx ({library})"),
-        (None, Mpi::Auto | Mpi::Pmi1) => "MPI by PMI-1".into(),
-        (None, _) => "no MPI".into(),
     }
 }
 
