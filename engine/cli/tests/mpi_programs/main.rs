@@ -241,7 +241,7 @@ world = MPI.COMM_WORLD
 half = world.Get_group().Incl([rank for rank in range(world.size) if rank % 2 == world.rank % 2])
 for turn in range(3):
     for group in world.Get_group(), half:
-        made = MPI.Intracomm.Create_from_group(group, 'a')
+        made = MPI.Intracomm.Create_from_group(group, f'{turn} {group.size}')
         print(f'{made.size} ranks, sum {made.allreduce(made.rank)}')
         made.Free()";
     let site = Site::new();

@@ -455,7 +455,6 @@ static pmix_status_t call(const char *name) {
     if (IS("group-notified")) return group_requires(PMIX_GROUP_NOTIFY_TERMINATION, true);
     if (IS("group-unknown")) return group_requires("vendor.colour", true);
     if (IS("group-destruct-unknown")) return group_requires("vendor.colour", false);
-    if (IS("group-destruct")) return PMIx_Group_destruct("required", NULL, 0);
     if (IS("event-node")) return registered(PMIX_EVENT_NODE_DOWN);
     if (IS("event-job")) return registered(PMIX_EVENT_JOB_END);
     if (IS("group-endlessly")) return grouped_endlessly();
