@@ -46,19 +46,13 @@ pub struct LineArgs {
     excluded: Option<LinePattern>,
 }
 
-/// When tags are coloured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Colour {
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
+/// Whether tags are coloured; `None` if that depends on the output and the environment.
+type Colour = Option<bool>;
 
 const COLOURS: &[Choice<Colour>] = &[
-    ("auto", "On terminals", Colour::Auto),
-    ("always", "Everywhere but in files", Colour::Always),
-    ("never", "Nowhere", Colour::Never),
+    ("auto", "On terminals", None),
+    ("always", "Everywhere but in files", Some(true)),
+    ("never", "Nowhere", Some(false)),
 ];
 
 /// Parses a label. Its time begins now.
@@ -79,20 +73,16 @@ impl LineArgs {
     pub fn has_colours(&self, file: impl AsFd + IsTerminal) -> bool {
         let is_set =
             |name: &str, off: &str| env::var_os(name).is_some_and(|value| !value.is_empty() && value != off);
-        match self.color {
-            Colour::Always => true,
-            Colour::Never => false,
-            Colour::Auto if is_set("NO_COLOR", "") => false,
-            Colour::Auto if is_set("CLICOLOR_FORCE", "0") => true,
-            Colour::Auto => file.is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb"),
-        }
+        self.color.unwrap_or_else(|| {
+            let by_default = || file.is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb");
+            !is_set("NO_COLOR", "") && (is_set("CLICOLOR_FORCE", "0") || by_default())
+        })
     }
 
     /// Returns the lines that are shown, if not all are.
     pub fn filter(&self) -> Option<LineFilter> {
-        let LineArgs { matched, excluded, .. } = self;
-        let filter = LineFilter { matched: matched.clone(), excluded: excluded.clone() };
-        self.filter_option().map(|_| filter)
+        self.filter_option()?;
+        Some(LineFilter { matched: self.matched.clone(), excluded: self.excluded.clone() })
     }
 
     /// Returns the option that selects lines, if any.

@@ -85,33 +85,10 @@ fn wait_for_jobs(
     // A time that an `Instant` can't represent is never over.
     let (mut deadline, mut grace) = (Instant::now().checked_add(time), None);
     while grace.is_none() || !children.is_empty() {
-        let is_asked_to_end = match recv_until(queue, grace.or(deadline)) {
-            // Nothing further is started.
-            Ok(JobEvent::Spawn { .. }) if grace.is_some() => false,
-            Ok(JobEvent::Spawn { request, reply }) => {
-                let own = Own { engine, events, plan: None, slots };
-                children.request(&own, *request, reply);
-                false
-            }
-            Ok(JobEvent::Spawned { nspace, job }) => {
-                children.started(engine, &nspace, job, events)?;
-                false
-            }
-            Ok(JobEvent::ChildOver { nspace, lines }) => {
-                children.over(nspace, lines);
-                false
-            }
-            Ok(JobEvent::Alone { nspace, line, ends_job }) => {
-                children.alone(&nspace, line, ends_job);
-                false
-            }
-            Ok(JobEvent::Query { nspace, reply }) => {
-                children.query(&nspace, reply);
-                false
-            }
+        let event = recv_until(queue, grace.or(deadline));
+        let is_asked_to_end = match &event {
             Ok(JobEvent::Signal(received)) => asks_to_end(received.signal),
-            Ok(JobEvent::Killed) => true,
-            Ok(_) => false,
+            Ok(event) => matches!(event, JobEvent::Killed),
             Err(_) => true,
         };
         if is_asked_to_end {
@@ -119,6 +96,19 @@ fn wait_for_jobs(
             children.signal(if grace.is_some() { Signal::KILL } else { Signal::TERM });
             let now = Instant::now();
             (deadline, grace) = (None, Some(now.checked_add(args.ending.kill_wait).unwrap_or(now)));
+        }
+        match event {
+            // From then on, nothing is started.
+            Ok(JobEvent::Spawn { request, reply }) if grace.is_none() => {
+                children.request(&Own { engine, events, plan: None, slots }, *request, reply);
+            }
+            Ok(JobEvent::Spawned { nspace, job }) => {
+                children.started(engine, &nspace, job, events)?;
+            }
+            Ok(JobEvent::ChildOver { nspace, lines }) => drop(children.over(nspace, lines)),
+            Ok(JobEvent::Alone { nspace, line, ends_job }) => drop(children.alone(&nspace, line, ends_job)),
+            Ok(JobEvent::Query { nspace, reply }) => children.query(&nspace, reply),
+            _ => {}
         }
     }
     Ok(())
