@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use iof_testing::command::site::{Gate, Site, Stream, found};
 use iof_testing::process::{Done, Process};
@@ -16,10 +18,14 @@ fn job(site: &Site, name: &str, gate: &Gate) -> Process {
 
 /// Waits until `count` pulls read the stdout of rank 0 of a job.
 fn wait_for_pulls(site: &Site, name: &str, count: usize) {
+    wait_for_pulls_of(site, name, 0, count);
+}
+
+fn wait_for_pulls_of(site: &Site, name: &str, rank: u32, count: usize) {
     wait_for(&format!("{count} pulls of {name}"), || {
         let done = site.query(&["stats", "--json", "--nspace", name]);
         let Value::Array(rows) = (done.code == 0).then(|| found(&done).remove(0))? else { return None };
-        let stream = rows.into_iter().map(Stream).find(|stream| stream.is(0, "stdout"))?;
+        let stream = rows.into_iter().map(Stream).find(|stream| stream.is(rank, "stdout"))?;
         (stream.pulls() == count).then_some(())
     });
 }
@@ -123,6 +129,47 @@ fn a_job_that_is_not_pulled_whole_is_named_and_the_others_are_pulled() {
 }
 
 #[test]
+fn a_job_without_the_selected_rank_is_named_and_the_others_are_pulled() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let small = job(&site, "small", &gate);
+    let script = format!("echo $IOF_RANK; : < {}", gate.path());
+    let large = site.run_sh(&["--nspace", "large", "-n", "2"], &script);
+    wait_for("the jobs", || (site.sockets().len() == 2).then_some(()));
+    let pull = site.pull(&["--all", "--rank", "1"]);
+    wait_for_pulls_of(&site, "large", 1, 1);
+    gate.open();
+    let done = pull.finish();
+    assert_eq!((done.code, done.text()), (1, "[large,1]<stdout>: 1\n"), "{done:?}");
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{done:?}");
+    assert!(lines[0].starts_with("iof: job small: rank 1 does not exist"), "{done:?}");
+    assert_eq!(lines[1], "iof: 1 of 2 jobs were not pulled whole");
+    assert_eq!([small, large].map(|run| run.finish().code), [0; 2]);
+}
+
+#[test]
+fn an_idle_pull_of_all_jobs_costs_next_to_nothing() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let run = job(&site, "idle", &gate);
+    let pull = site.pull(&["--all", "--wait"]);
+    wait_for_pulls(&site, "idle", 1);
+    let switches = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", pull.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:")).unwrap();
+        line.split_whitespace().last().unwrap().parse::<u32>().unwrap()
+    };
+    let before = switches();
+    thread::sleep(Duration::from_secs(2));
+    let count = switches() - before;
+    assert!(count <= 20, "{count} wake-ups in 2 s");
+    gate.open();
+    assert_eq!(pull.finish().text().lines().count(), 2);
+    assert_eq!(run.finish().code, 0);
+}
+
+#[test]
 fn selections_of_jobs_that_cannot_be_are_refused() {
     let site = Site::new();
     let mut gate = site.gate("gate");
@@ -130,7 +177,8 @@ fn selections_of_jobs_that_cannot_be_are_refused() {
     site.wait_for_ranks(1);
     let partly = site.pull(&["--wait=0.1", "here", "gone"]);
     for (args, reason) in [
-        (&["here", "gone"][..], "no running engine has a job gone; the only job is here"),
+        (&["here", "z-gone"][..], "no running engine has a job z-gone; the only job is here"),
+        (&["here", "gone"], "no running engine has a job gone; the only job is here"),
         (&["gone-*"], "no job matches 'gone-*'; the only job is here"),
         (&["--wait=x", "here"], "invalid time 'x' for"),
         (&["--wait=-1", "here"], "'-1'"),
@@ -142,6 +190,7 @@ fn selections_of_jobs_that_cannot_be_are_refused() {
         (&["a/*"], "'/'"),
         (&["--all", "--from", "1"], "--from applies to one run of one job"),
         (&["he*", "--resume", "f", "--output", "json"], "--resume applies to one run"),
+        (&["he*", "--rank", "7"], "rank 7 does not exist"),
         (&["he*", "-o", "out"], "files of several jobs or runs would replace each other"),
         (&["--persistent", "here", "-o", "out.%j"], "--open-mode append"),
     ] {

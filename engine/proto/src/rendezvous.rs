@@ -44,6 +44,7 @@ mod place;
 mod probe;
 mod search;
 mod stale;
+mod watch;
 
 use directory::Directory;
 pub use directory::DirectoryError;
@@ -51,6 +52,7 @@ pub use list::{Listed, list};
 pub use listener::{AnnounceError, BindError, JobLink, Listener};
 pub use place::Rendezvous;
 pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, SearchNames, Target};
+pub use watch::DirectoryWatch;
 
 /// The users that an engine serves. The level determines where tools find the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

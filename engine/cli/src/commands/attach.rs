@@ -1,16 +1,18 @@
 //! The search for an engine and the attachment to it, for the commands that are tools and for the
 //! outputs of `iof run`.
 
+use std::path::{self, Path};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::{Engine, Grant};
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
-use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
+use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, Target, list};
 use iof_proto::{Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
 use iof_tool::{AttachError, DirectInput, Pull, RequestError, Tool};
 
+use crate::commands::job_watch::{JobWait, until_next_look, watch_jobs};
 use crate::error::Failure;
 use crate::options::engine::EngineArgs;
 use crate::outputs::output::with_job;
@@ -18,27 +20,6 @@ use crate::outputs::printers::OutputTarget;
 
 /// The interval at which a command that waits for a job looks for it.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
-
-/// The interval at which a command looks for a job for which it may wait for hours.
-pub const WAIT_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A wait for a job that begins later.
-#[derive(Clone, Copy, Debug)]
-pub struct JobWait {
-    began: Instant,
-    limit: Option<Duration>,
-}
-
-impl JobWait {
-    /// Begins to wait, without limit if there is none.
-    pub fn begin(limit: Option<Duration>) -> JobWait {
-        JobWait { began: Instant::now(), limit }
-    }
-
-    pub fn is_over(self) -> bool {
-        self.limit.is_some_and(|limit| self.began.elapsed() >= limit)
-    }
-}
 
 /// The options that select an engine.
 pub const OPTIONS: SearchNames =
@@ -100,6 +81,11 @@ pub fn attach_several(
     wait: Option<JobWait>,
 ) -> Result<Vec<Tool>, Failure> {
     let (search, start) = (args.search(), Instant::now());
+    let directory = match &search.target {
+        Target::Server(path) => path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_owned)),
+        _ => search.session_directory.clone(),
+    };
+    let changes = wait.map(|_| watch_jobs(vec![directory])).transpose()?;
     let has_directory = || search.session_directory.as_ref().is_none_or(|directory| directory.exists());
     loop {
         let error = match Tool::find_several(&search, name, count) {
@@ -116,7 +102,10 @@ pub fn attach_several(
         if !may_begin {
             return Err(failed(error, &search));
         }
-        thread::sleep(if wait.is_some() { WAIT_INTERVAL } else { POLL_INTERVAL });
+        match &changes {
+            Some(changes) => drop(changes.recv_timeout(until_next_look(wait))),
+            None => thread::sleep(POLL_INTERVAL),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod gateway;
 pub(crate) mod inspect;
+mod job_watch;
 pub(crate) mod kill;
 pub(crate) mod log;
 pub(crate) mod ps;

@@ -10,7 +10,8 @@ use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::JobInfo;
 use iof_tool::Tool;
 
-use crate::commands::attach::{JobWait, POLL_INTERVAL, attach_several, query_jobs};
+use crate::commands::attach::{POLL_INTERVAL, attach_several, query_jobs};
+use crate::commands::job_watch::{JobWait, LONGEST_INTERVAL};
 use crate::commands::pull_args::PullArgs;
 use crate::commands::pull_several::pull_several;
 use crate::commands::pull_streams::{add_losses, check, common, pulled_by, register};
@@ -51,7 +52,7 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     }
     attached.set_runs(&pulled);
     let (done, reports) = unbounded();
-    attached.write_and_report(0, &done)?;
+    attached.write_and_report(&(), &done)?;
     drop(done);
     let mut all = PrintReport::default();
     // The first failure ends the command.
@@ -108,6 +109,8 @@ fn wait_for_jobs(
                 "the engine still has no job{job} after {time} s: try again"
             )));
         }
-        thread::sleep(POLL_INTERVAL);
+        // At most an eighth later than the job begins.
+        let interval = (start.elapsed() / 8).clamp(POLL_INTERVAL, LONGEST_INTERVAL);
+        thread::sleep(interval.min(wait.rest()));
     }
 }

@@ -59,8 +59,8 @@ impl OutputTarget<'_> {
     }
 }
 
-/// The report of a printer, with a number that its user has chosen.
-pub type OutputReport = (usize, Result<PrintReport, Failure>);
+/// The report of a printer, with what its user calls it by.
+pub type OutputReport<T> = (T, Result<PrintReport, Failure>);
 
 /// The wait of a part of a line in a job of one rank.
 pub const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
@@ -164,11 +164,15 @@ impl AttachedOutputs<'_> {
 
     /// Writes as [`AttachedOutputs::write`] does. Each printer sends its report with `id` once it has
     /// ended. Returns their number.
-    pub fn write_and_report(self, id: usize, done: &Sender<OutputReport>) -> Result<usize, Failure> {
+    pub fn write_and_report<T: Clone + Send + 'static>(
+        self,
+        id: &T,
+        done: &Sender<OutputReport<T>>,
+    ) -> Result<usize, Failure> {
         let writers = self.write()?;
         let count = writers.len();
         for writer in writers {
-            let done = done.clone();
+            let (id, done) = (id.clone(), done.clone());
             writer.watch(move |report| drop(done.send((id, report))))?;
         }
         Ok(count)

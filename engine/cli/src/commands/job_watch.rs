@@ -1,0 +1,67 @@
+//! Waits for jobs that begin later.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, TrySendError, bounded};
+use iof_proto::rendezvous::DirectoryWatch;
+
+use crate::error::Failure;
+use crate::processes::threads::start_thread;
+
+/// The shortest interval at which directories are read: jobs that begin together are found together.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The interval at which a directory is looked for that does not exist yet, or cannot be watched.
+const DIRECTORY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The longest interval at which jobs are looked for: a change of an engine need not change a directory.
+pub const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A wait for a job that begins later, until this time if there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct JobWait(Option<Instant>);
+
+impl JobWait {
+    /// Begins to wait, without limit if there is none.
+    pub fn begin(limit: Option<Duration>) -> JobWait {
+        JobWait(limit.and_then(|limit| Instant::now().checked_add(limit)))
+    }
+
+    pub fn is_over(self) -> bool {
+        self.rest().is_zero()
+    }
+
+    /// Returns the time that is left.
+    pub fn rest(self) -> Duration {
+        self.0.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Returns how long to sleep until jobs are looked for even if nothing has changed.
+pub fn until_next_look(wait: Option<JobWait>) -> Duration {
+    let rest = wait.map(JobWait::rest).filter(|rest| !rest.is_zero());
+    rest.map_or(LONGEST_INTERVAL, |rest| rest.min(LONGEST_INTERVAL))
+}
+
+/// Returns what receives a message when engines or jobs may have begun or ended.
+pub fn watch_jobs(directories: Vec<Option<PathBuf>>) -> Result<Receiver<()>, Failure> {
+    let (sender, changes) = bounded(1);
+    start_thread("iof-watch", move || {
+        let send = || !matches!(sender.try_send(()), Err(TrySendError::Disconnected(())));
+        while send() {
+            if let Ok(watch) = DirectoryWatch::new(directories.iter().map(Option::as_deref)) {
+                // What has changed before the watch began is found, too.
+                while send() {
+                    thread::sleep(SHORTEST_INTERVAL);
+                    if watch.wait().is_err() {
+                        break;
+                    }
+                }
+            }
+            thread::sleep(DIRECTORY_INTERVAL);
+        }
+    })?;
+    Ok(changes)
+}
