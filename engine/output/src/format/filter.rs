@@ -45,38 +45,31 @@ impl LinePattern {
 
     /// Calls `each` with the ranges of `bytes`, which are lines, that consist of lines with the pattern.
     fn find(&self, bytes: &[u8], mut each: impl FnMut(Range<usize>)) {
-        let mut found = 0..0;
-        let mut next = 0;
-        while let Some(line) = self.next_line(bytes, next) {
-            next = line.end;
-            if line.start == found.end {
-                found.end = line.end;
-            } else {
-                each(std::mem::replace(&mut found, line));
-            }
-        }
-        each(found);
-    }
-
-    /// Returns the first line with the pattern at or behind `from`, where a line begins.
-    fn next_line(&self, bytes: &[u8], mut from: usize) -> Option<Range<usize>> {
+        let (mut found, mut from, mut spans) = (0..0, 0, self.spans);
         while from < bytes.len() {
-            let found = if self.spans { Some(self.regex.find_at(bytes, from)?) } else { None };
-            let before = bytes.get(from..found.map_or(from, |found| found.start())).unwrap_or_default();
+            let matched = if spans { self.regex.find_at(bytes, from) } else { None };
+            if spans && matched.is_none() {
+                break;
+            }
+            let before = bytes.get(from..matched.map_or(from, |matched| matched.start())).unwrap_or_default();
             let start =
                 memrchr(b'\n', before).map_or(from, |index| from.saturating_add(index).saturating_add(1));
             let rest = bytes.get(start..).unwrap_or_default();
             let len = memchr(b'\n', rest).unwrap_or(rest.len());
-            let end = start.saturating_add(len).saturating_add(1).min(bytes.len());
-            let line = rest.get(..len).unwrap_or_default();
-            // A match that begins in a line may end in another one.
-            let is_inside = found.is_some_and(|found| found.end() <= start.saturating_add(len));
-            if start < end && (is_inside || self.regex.is_match(line)) {
-                return Some(start..end);
+            from = start.saturating_add(len).saturating_add(1);
+            // A match that begins in a line may end in a later one. In each line between, it could be found
+            // once more: these lines are searched one by one.
+            spans &= matched.is_some_and(|matched| matched.end() < from);
+            if !rest.is_empty() && (spans || self.regex.is_match(rest.get(..len).unwrap_or_default())) {
+                let line = start..from.min(bytes.len());
+                if start == found.end {
+                    found.end = line.end;
+                } else {
+                    each(std::mem::replace(&mut found, line));
+                }
             }
-            from = end.max(start.saturating_add(1));
         }
-        None
+        each(found);
     }
 }
 
@@ -163,6 +156,14 @@ mod tests {
             alone.find(text.as_bytes(), |range| expected.push_str(&text[range]));
             assert_eq!(select(pattern, "", text), expected, "{pattern}");
         }
+    }
+
+    #[test]
+    fn lines_are_not_searched_once_for_each_line_before() {
+        // A match from each of these lines would extend over all lines behind it.
+        let text = "begin nothing\n".repeat(300_000) + "end\n";
+        assert_eq!(select("begin[^x]*end", "", &text), "");
+        assert_eq!(select("[^x]*end", "", &text), "end\n");
     }
 
     #[test]
