@@ -31,25 +31,20 @@ enum LabelPiece {
 /// The format of `{time}` without one.
 const TIME: &str = "%H:%M:%S";
 
-/// The reason why a text is not a [`LabelTemplate`].
+/// The reason why a text is not a [`LabelTemplate`], and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TemplateError {
-    /// A placeholder does not exist, or is cut.
-    #[error(
-        "unknown placeholder '{0}': expected {{nspace}}, {{rank}}, {{rank:4}}, {{host}}, {{channel}}, {{pid}}, \
+#[error("{0}")]
+pub struct TemplateError(String);
+
+/// The reason why a text has no placeholder at all.
+const CONSTANT: &str = "no placeholder such as {rank}: write --output rank for srun's --label";
+
+/// Returns the error for a placeholder that does not exist, or is cut.
+fn unknown(word: &str) -> TemplateError {
+    TemplateError(format!(
+        "unknown placeholder '{word}': expected {{nspace}}, {{rank}}, {{rank:4}}, {{host}}, {{channel}}, {{pid}}, \
          {{time:%H:%M:%S}} or {{elapsed}}, and {{{{ for a brace"
-    )]
-    Unknown(String),
-    /// It has no placeholder.
-    #[error("no placeholder such as {{rank}}: write --output rank for srun's --label")]
-    Constant,
-    /// It contains a newline.
-    #[error("a newline would divide each line")]
-    Newline,
-    /// The format of a time is invalid.
-    #[error("invalid time format '{0}': expected one of strftime, such as %H:%M:%S")]
-    Time(String),
+    ))
 }
 
 impl LabelTemplate {
@@ -59,7 +54,7 @@ impl LabelTemplate {
     /// Returns [`TemplateError`] if it is invalid.
     pub fn new(text: &str, began: u64) -> Result<LabelTemplate, TemplateError> {
         if text.contains('\n') {
-            return Err(TemplateError::Newline);
+            return Err(TemplateError("a newline would divide each line".into()));
         }
         let (mut pieces, mut plain, mut rest) = (Vec::new(), String::new(), text);
         while let Some(index) = rest.find(['{', '}']) {
@@ -71,13 +66,13 @@ impl LabelTemplate {
                 continue;
             }
             let inside = at.strip_prefix('{').and_then(|inside| inside.split_once('}'));
-            let (word, behind) = inside.ok_or_else(|| TemplateError::Unknown(at.to_owned()))?;
+            let (word, behind) = inside.ok_or_else(|| unknown(at))?;
             pieces.push(LabelPiece::Text(std::mem::take(&mut plain)));
             pieces.push(parse(word)?);
             rest = behind;
         }
         if pieces.is_empty() {
-            return Err(TemplateError::Constant);
+            return Err(TemplateError(CONSTANT.into()));
         }
         plain.push_str(rest);
         pieces.push(LabelPiece::Text(plain));
@@ -148,16 +143,20 @@ impl LabelTemplate {
 
 /// Parses the text between two braces.
 fn parse(word: &str) -> Result<LabelPiece, TemplateError> {
-    let unknown = || TemplateError::Unknown(format!("{{{word}}}"));
+    let unknown = || unknown(&format!("{{{word}}}"));
     match word.split_once(':') {
         Some(("rank", width)) => {
             let width = width.parse().ok().filter(|width| (1..=MAX_PADDING).contains(width));
             Ok(LabelPiece::Value(Placeholder::Rank, width.ok_or_else(unknown)?))
         }
         Some(("time", format)) => {
-            let is_valid = strtime::format(format, &Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC)).is_ok();
-            let piece = (is_valid && !format.is_empty()).then(|| LabelPiece::Time(format.to_owned()));
-            piece.ok_or_else(|| TemplateError::Time(format.to_owned()))
+            let shown = strtime::format(format, &Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC));
+            // Also, %n would divide each line.
+            if shown.is_ok_and(|shown| !shown.is_empty() && !shown.contains('\n')) {
+                return Ok(LabelPiece::Time(format.to_owned()));
+            }
+            let expected = "expected one of strftime without newline, such as %H:%M:%S";
+            Err(TemplateError(format!("invalid time format '{format}': {expected}")))
         }
         Some(_) => Err(unknown()),
         None => match word {
@@ -227,6 +226,7 @@ mod tests {
             ("{host:4}", "'{host:4}'"),
             ("{time:}", "invalid time format ''"),
             ("{time:%!}", "invalid time format '%!'"),
+            ("{time:%n}", "invalid time format '%n': expected one of strftime without newline"),
             ("{rank}\n", "newline"),
         ] {
             let error = LabelTemplate::new(text, 0).unwrap_err().to_string();
