@@ -235,16 +235,14 @@ static pmix_status_t grouped(const char *name) {
     return status == PMIX_SUCCESS ? PMIx_Group_destruct(name, NULL, 0) : status;
 }
 
-/* Constructs a group of all ranks that has a number, or destructs it, with a required directive. */
-static pmix_status_t group_requires(const char *key, bool constructs) {
-    const char *name = constructs ? key : "required";
+/* Constructs a group of all ranks that has a number, with a required directive. */
+static pmix_status_t group_requires(const char *key) {
     pmix_info_t infos[2], *results = NULL;
     size_t count = 0;
     PMIX_INFO_LOAD(&infos[0], PMIX_GROUP_ASSIGN_CONTEXT_ID, &yes, PMIX_BOOL);
     PMIX_INFO_LOAD(&infos[1], key, &yes, PMIX_BOOL);
     PMIX_INFO_REQUIRED(&infos[1]);
-    pmix_status_t status = PMIx_Group_construct(name, &ranks, 1, infos, constructs ? 2 : 1, &results, &count);
-    return constructs || status != PMIX_SUCCESS ? status : PMIx_Group_destruct(name, &infos[1], 1);
+    return PMIx_Group_construct(key, &ranks, 1, infos, 2, &results, &count);
 }
 
 /* Constructs groups of this rank alone until that is refused, and destructs them. */
@@ -452,9 +450,8 @@ static pmix_status_t call(const char *name) {
     if (IS("notify-custom")) return notified(PMIX_RANGE_CUSTOM);
     if (IS("grouped")) return grouped("first");
     if (IS("grouped-again")) return grouped("second");
-    if (IS("group-notified")) return group_requires(PMIX_GROUP_NOTIFY_TERMINATION, true);
-    if (IS("group-unknown")) return group_requires("vendor.colour", true);
-    if (IS("group-destruct-unknown")) return group_requires("vendor.colour", false);
+    if (IS("group-notified")) return group_requires(PMIX_GROUP_NOTIFY_TERMINATION);
+    if (IS("group-unknown")) return group_requires("vendor.colour");
     if (IS("event-node")) return registered(PMIX_EVENT_NODE_DOWN);
     if (IS("event-job")) return registered(PMIX_EVENT_JOB_END);
     if (IS("group-endlessly")) return grouped_endlessly();

@@ -112,7 +112,6 @@ fn ranks_construct_and_destruct_groups_that_have_numbers_and_names() {
 fn a_group_with_a_required_directive_that_iof_does_not_carry_out_is_refused() {
     for_each_place(|place| {
         let mut calls = with(NOT_SUPPORTED, ["group-notified", "group-unknown"]);
-        calls.extend(with(NOT_SUPPORTED, ["group-destruct-unknown"]));
         calls.extend(with(SUCCESS, ["log-stderr"]));
         if place.server.is_some() == place.tools.is_some() {
             check(&ranks(place, 3, &calls), 3, &calls);

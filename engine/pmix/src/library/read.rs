@@ -360,8 +360,10 @@ pub(crate) unsafe fn group(
     };
     let is_one_of =
         |info: &types::Info, keys: &[&str]| text_within(&info.key).is_ok_and(|key| keys.contains(&&*key));
-    if infos.iter().any(|info| info.flags & types::REQUIRED != 0 && is_set(info) && !is_one_of(info, &GROUP))
-    {
+    // libpmix answers to some members only, or twice, if a destruction is refused.
+    let is_unknown =
+        |info: &types::Info| info.flags & types::REQUIRED != 0 && is_set(info) && !is_one_of(info, &GROUP);
+    if constructs && infos.iter().any(is_unknown) {
         return Err(Status::ERR_NOT_SUPPORTED);
     }
     let asks = |info: &types::Info| is_one_of(info, &[CONTEXT]) && is_set(info);

@@ -145,21 +145,14 @@ unsafe extern "C" fn group(
         first.iter_mut().filter(|first| first.rank == Rank::WILDCARD.0).for_each(|first| first.rank = 0);
         let first = first.as_ref().map_or(ptr::null(), ptr::from_ref);
         let message = message.map(FromTool::Exchange);
-        match message {
-            // libpmix takes this answer on its thread. After a result that is an error, it gives none to
-            // the other members.
-            Err(status) if !constructs => AnswerReply::new(done, data).refuse(status),
-            message if constructs => {
-                let reply = RankCallback::Group(AnswerReply::new(done, data), members);
-                return request(first, message, reply);
-            }
-            // libpmix knows whether there is such a group. The engine lacks those that libpmix has
-            // completed without it, and has no other reason to refuse.
-            message => match request(first, message, RankCallback::Status(StatusReply::new(None, data))) {
-                SUCCESS => return OPERATION_SUCCEEDED,
-                refused => AnswerReply::new(done, data).refuse(iof_proto::Status(refused)),
-            },
+        if constructs {
+            return request(first, message, RankCallback::Group(AnswerReply::new(done, data), members));
         }
-        SUCCESS
+        // libpmix knows whether there is such a group. The engine lacks those that libpmix has completed
+        // without it, and has no other reason to refuse.
+        match request(first, message, RankCallback::Status(StatusReply::new(None, data))) {
+            SUCCESS => OPERATION_SUCCEEDED,
+            refused => refused,
+        }
     }
 }
