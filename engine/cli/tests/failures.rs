@@ -77,6 +77,53 @@ fn a_dumped_core_is_told_if_the_kernel_reports_it() {
     assert!(told(&done)[0].ends_with(&format!("was killed by SIGSEGV {expected}")), "{done:?}");
 }
 
+/// Rank 1 fails, after 12 lines of stderr.
+const TWELVE_LINES: &str = "[ $IOF_RANK = 0 ] || { seq 12 >&2; printf '\\033[mlast' >&2; exit 3; }";
+
+#[test]
+fn the_last_lines_of_stderr_of_the_first_failed_rank_end_the_report() {
+    let site = Site::new();
+    let files = format!("dir={}", site.path().join("out").display());
+    for (options, count) in [
+        (&["--output", "tag"][..], 10),
+        (&["--output", &files], 10),
+        (&["--error-lines", "2"], 2),
+        (&["--error-lines", "1000"], 13),
+        (&["--error-lines", "0"], 0),
+        (&["--quiet"], 0),
+    ] {
+        let options = [&["-n", "2", "--kill-on-bad-exit=0"], options].concat();
+        let done = start(&site, &options, TWELVE_LINES).finish();
+        let lines: Vec<&str> =
+            done.stderr.lines().filter_map(|line| line.strip_prefix("iof: job demo: rank 1 ")).collect();
+        let all = (1..=12).map(|line| format!("stderr: {line}")).chain(["stderr: \\u{1b}[mlast".into()]);
+        let all: Vec<String> = all.collect();
+        let repeated = lines.get(1..).unwrap_or_default();
+        assert_eq!(repeated, &all[13 - count..], "{options:?}: {done:?}");
+        assert!(options.contains(&"--quiet") || lines[0].ends_with("ended with exit code 3"), "{done:?}");
+        assert!(count == 0 || done.stderr.ends_with("last\n"), "{done:?}");
+    }
+}
+
+#[test]
+fn stderr_is_not_repeated_without_need() {
+    let site = Site::new();
+    let only = start(&site, &[], "echo why >&2; exit 3").finish();
+    assert_eq!(only.stderr.matches("why").count(), 1, "{only:?}");
+    let success = start(&site, &["-n", "2", "--output", "tag"], "echo why >&2").finish();
+    assert_eq!(success.stderr.matches("why").count(), 2, "{success:?}");
+}
+
+#[test]
+fn a_long_last_line_is_cut() {
+    let site = Site::new();
+    let script = "head -c 200000 /dev/zero | tr '\\0' x >&2; exit 3";
+    let done = start(&site, &["--no-forward", "stderr"], script).finish();
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    let text = format!("iof: job demo: rank 0 stderr: {}...", "x".repeat(4096));
+    assert_eq!(lines[1..], [text]);
+}
+
 #[test]
 fn quiet_turns_the_lines_off_and_keeps_the_exit_code() {
     for option in ["--quiet", "-q", "-Q"] {
@@ -374,7 +421,7 @@ fn the_exit_code_is_that_of_a_crash_rather_than_of_ranks_that_ended_on_request()
         trap ': < {}; kill -SEGV $$' TERM; echo ready; while :; do sleep 0.05; done",
         gate.path()
     );
-    let mut run = start(&site, &["-n", "3"], &script);
+    let mut run = start(&site, &["-n", "3", "--error-lines", "0"], &script);
     let (_stdout, stderr) = run.collect();
     (0..3).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", 6)));
     run.signal(Signal::SIGTERM);

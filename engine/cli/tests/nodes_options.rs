@@ -73,6 +73,7 @@ const ROWS: &[Row] = &[
     ),
     (&["--timeout", "5"], TWO, "sleep 9; echo done", Same),
     (&["--quiet"], TWO, "[ $IOF_RANK = 0 ] || exit 3", Same),
+    (&["--error-lines", "2"], TWO, "echo err >&2; exit 3", Refused("for ranks on this node only")),
     (&["--output", "tag"], TWO, "echo out; echo err >&2", Same),
     (&["--label", "{nspace} {rank:2} {channel}: "], TWO, "echo out; echo err >&2", Same),
     (&["--color", "always"], &["-n2", "--output", "tag"], "echo out", Same),

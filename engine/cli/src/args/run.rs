@@ -240,13 +240,13 @@ impl RunArgs {
 }
 
 /// The options that apply to an engine, or that `--in` has no use for.
-const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up timings summary spawn keep stdin \
+const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up timings summary error_lines spawn keep stdin \
     stdin_open stdin_file hosts hostfile map_by host_env rsh start_timeout starts \
     node_timeout reattach oversubscribe";
 
 /// The options that apply to a job, and need its program.
 const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to pty merge_at_source grace give_up timings summary \
-    stdin stdin_open stdin_file kill_on_bad_exit timeout quiet output output_file error_file \
+    stdin stdin_open stdin_file kill_on_bad_exit timeout quiet error_lines output output_file error_file \
     tag_by tag_suffix label color match exclude max_line max_line_time ranks no_forward open_mode file_size file_count \
     map_by host_env rsh start_timeout starts node_timeout reattach";
 

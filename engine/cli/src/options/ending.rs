@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use iof_engine::KillOnBadExit;
 
 use super::values::{duration, timeout};
+use crate::reports::last_lines::MAX_ERROR_LINES;
 
 /// The heading of these options in help.
 const ENDING: &str = "Failure options";
@@ -43,6 +44,15 @@ pub struct EndingArgs {
     /// ones are counted in one line at the end of the job.
     #[arg(short, long, help_heading = ENDING)]
     pub quiet: bool,
+
+    /// Repeat the last lines of stderr on failure
+    ///
+    /// This many lines of the rank that failed first, at the end of the job, if the rank is on this node. By
+    /// default 10, at most 1000, and 0 for none. Nothing is repeated that went to this terminal, or
+    /// is all that the job wrote to stderr, without tags.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..=MAX_ERROR_LINES), help_heading = ENDING)]
+    #[arg(conflicts_with_all = ["quiet", "merge_at_source"], allow_hyphen_values = true)]
+    pub error_lines: Option<u32>,
 }
 
 /// The value of `--kill-on-bad-exit`.
@@ -56,7 +66,15 @@ enum KillSwitch {
     On,
 }
 
+/// The number of last lines that are repeated by default.
+const ERROR_LINES: u32 = 10;
+
 impl EndingArgs {
+    /// Returns how many last lines of a failed rank are repeated.
+    pub fn error_lines(&self) -> u32 {
+        if self.quiet { 0 } else { self.error_lines.unwrap_or(ERROR_LINES) }
+    }
+
     /// Returns the failures that end the job.
     pub fn kill_on_bad_exit(&self) -> KillOnBadExit {
         match self.kill_on_bad_exit {

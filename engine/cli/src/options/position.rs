@@ -83,6 +83,11 @@ impl PositionArgs {
 }
 
 impl Tail {
+    /// Returns this number of lines of each rank.
+    pub fn of_each(count: u64) -> Tail {
+        Tail { count, all: false }
+    }
+
     /// Makes the streams of `tools` begin with these lines.
     pub fn apply(self, tools: &mut [Tool]) {
         let mut begins: BTreeMap<(usize, FeedId), u64> = BTreeMap::new();

@@ -1,9 +1,12 @@
-//! Output options that exclude each other.
+//! Output options that exclude each other, or make others needless.
+
+use std::io::{self, IsTerminal};
 
 use iof_output::Choice;
+use iof_proto::{Channels, Rank};
 
 use crate::error::Failure;
-use crate::outputs::output::{OutputArgs, TagBy};
+use crate::outputs::output::{OutputArgs, Outputs, TagBy};
 
 impl OutputArgs {
     /// Checks that `--output` and -o or -e do not both choose the place of the same output, and that no
@@ -23,9 +26,7 @@ impl OutputArgs {
             .or(filter.zip(choice.raw.then_some("--output :raw")))
             .or(filter.zip((self.tag_by == TagBy::Fragment).then_some("--tag-by fragment")));
         let label = self.lines.label().map(|_| "--label");
-        let stamp = choice.stamp.map(|_| "timestamp").or(choice.node.then_some(":node"));
-        let word = choice.tags().next().or(stamp).or(choice.markup.word());
-        if let Some((label, word)) = label.zip(word).filter(|_| excluded.is_none()) {
+        if let Some((label, word)) = label.zip(excludes_label(choice)).filter(|_| excluded.is_none()) {
             return Err(Failure::Usage(format!(
                 "{label} cannot be combined with --output {word}: leave one out"
             )));
@@ -33,5 +34,25 @@ impl OutputArgs {
         excluded.map_or(Ok(()), |(option, other)| {
             Err(Failure::Usage(format!("{option} cannot be combined with {other}: leave one out")))
         })
+    }
+}
+
+/// Returns the word of `--output` that excludes a label, if any.
+fn excludes_label(choice: &Choice) -> Option<&'static str> {
+    let stamp = choice.stamp.map(|_| "timestamp").or(choice.node.then_some(":node"));
+    choice.tags().next().or(stamp).or(choice.markup.word())
+}
+
+impl Outputs<'_> {
+    /// Returns whether the stderr of `rank` is shown as it is beside messages: on a terminal, or without that
+    /// of other ranks.
+    pub fn shows_errors_plainly(&self, rank: Rank) -> bool {
+        let Outputs { args, choice, .. } = self;
+        let is_shown = args.ranks.as_ref().is_none_or(|ranks| ranks.contain(rank));
+        let shown = self.shown() - args.no_forward.unwrap_or(Channels::empty());
+        let changed = excludes_label(choice).or(args.lines.filter_option());
+        let is_beside = !choice.merge && (self.nprocs == Some(1) || io::stderr().is_terminal());
+        let is_plain = changed.is_none() && args.lines.label().is_none() && is_beside;
+        is_plain && is_shown && shown.contains(Channels::STDERR)
     }
 }

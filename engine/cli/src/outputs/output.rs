@@ -154,11 +154,11 @@ pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
 
 /// The outputs that the options describe.
 pub struct Outputs<'a> {
-    args: &'a OutputArgs,
-    choice: Choice,
+    pub(super) args: &'a OutputArgs,
+    pub(super) choice: Choice,
     writes: WrittenOutputs,
     /// The number of ranks, if it is known.
-    nprocs: Option<u32>,
+    pub(super) nprocs: Option<u32>,
     /// The outputs to stdout and stderr, once the first job has them.
     shared: Rc<OnceCell<(LaterOutput, LaterOutput)>>,
 }
@@ -465,7 +465,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Returns the channels that go to stdout and stderr.
-    fn shown(&self) -> Channels {
+    pub(super) fn shown(&self) -> Channels {
         if self.choice.shows() { self.args.redirect.shown() } else { Channels::empty() }
     }
 

@@ -59,7 +59,7 @@ fn each_option_stands_in_the_group_of_its_subject() {
              give_up timings summary spawn in keep",
         ),
         ("Stdin options", "stdin stdin_open stdin_file"),
-        ("Failure options", "kill_on_bad_exit kill_wait timeout quiet"),
+        ("Failure options", "kill_on_bad_exit kill_wait timeout quiet error_lines"),
         (
             "Output options",
             "output output_file error_file label color match exclude tag_by tag_suffix max_line max_line_time ranks no_forward \

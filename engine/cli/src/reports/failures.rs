@@ -38,6 +38,8 @@ pub struct Failures {
     timeout: Option<Duration>,
     /// The number of lines about one rank so far.
     lines: usize,
+    /// The rank with the first of these lines.
+    pub first: Option<Rank>,
     /// The failed ranks without a line of their own.
     others: BTreeMap<Rank, RankExit>,
     /// The ranks that failed because of a signal which this command had passed on.
@@ -57,6 +59,7 @@ impl Failures {
             host,
             timeout,
             lines: 0,
+            first: None,
             others: BTreeMap::new(),
             signalled: ExitGroups::default(),
             early_end: None,
@@ -70,6 +73,7 @@ impl Failures {
         if let Some(EndCause::Abort { rank: caller, code }) = self.early_end
             && caller == rank.rank
         {
+            self.first.get_or_insert(rank.rank);
             return Some(self.abort_line(rank, code));
         }
         if rank.exit.success() {
@@ -89,6 +93,7 @@ impl Failures {
             return None;
         }
         self.lines = self.lines.saturating_add(1);
+        self.first.get_or_insert(rank.rank);
         Some(self.line(rank))
     }
 

@@ -3,4 +3,5 @@
 pub(crate) mod exits;
 pub(crate) mod failures;
 pub(crate) mod gaps;
+pub(crate) mod last_lines;
 pub(crate) mod stalls;

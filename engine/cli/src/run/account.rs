@@ -15,6 +15,7 @@ use iof_remote::{AgentCosts, backend_text, cpu_time};
 use crate::commands::attach::query_streams;
 use crate::reports::exits::{ExitGroups, number_of_ranks};
 use crate::reports::failures::Failures;
+use crate::terminal::give_up::Blocked;
 use crate::terminal::message::print_message;
 
 /// The account of one job.
@@ -149,8 +150,17 @@ pub fn report_agents(costs: &AgentCosts) {
     }
 }
 
+/// Reports outputs that were given up, with the bytes that this command has cached for them.
+pub fn report_given_up(blocked: &Blocked, engine: &Engine, unwritten: u64) {
+    let unread = match unread_bytes(engine).map(|unread| unread.saturating_add(unwritten)) {
+        Ok(unread) => format!("at least {} bytes of output were", unread.saturating_sub(blocked.accepted)),
+        Err(_) => "the rest of the output was".into(),
+    };
+    print_message(format_args!("{blocked} after the end of all ranks: {unread} not written"));
+}
+
 /// Returns the bytes that are cached for the outputs of this process, and not written.
-pub fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
+fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
     let mut tool = engine.attach("iof run", Grant::Never)?;
     let readers = query_streams(&mut tool)?.into_iter().flat_map(|stream| stream.readers);
     let own = readers.filter(|reader| reader.tool == "iof run" && reader.pid == std::process::id());

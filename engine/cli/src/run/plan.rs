@@ -50,6 +50,9 @@ impl<'a> Plan<'a> {
         if args.keep.is_some() && nodes.is_some() {
             return Err(Failure::usage("--keep keeps the output of ranks on this node only: leave it out"));
         }
+        if args.ending.error_lines.is_some_and(|count| count > 0) && nodes.is_some() {
+            return Err(Failure::usage("--error-lines is for ranks on this node only: leave it out"));
+        }
         let slots = args.nodes.slots()?;
         let writes = if nodes.is_some() { WrittenOutputs::FrontEnd } else { WrittenOutputs::All };
         let outputs = args.output.prepare(Some(nprocs), writes)?;

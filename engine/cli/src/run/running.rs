@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem};
 
-use iof_engine::{Ending, Engine, JobStatus, RankExit, SAME_REQUEST, Signal as RankSignal};
+use iof_engine::{Ending, JobStatus, RankExit, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::Rank;
 use iof_remote::RemoteJob;
@@ -26,8 +26,9 @@ use crate::processes::signals::{self, ReceivedSignal};
 use crate::processes::suspects::Suspects;
 use crate::processes::threads::recv_until;
 use crate::reports::failures::Failures;
+use crate::reports::last_lines::print_last_lines;
 use crate::reports::stalls::report_stalled;
-use crate::run::account::{Forwarded, JobAccount, mpi_protocol, report_agents, unread_bytes};
+use crate::run::account::{Forwarded, JobAccount, mpi_protocol, report_agents, report_given_up};
 use crate::terminal::give_up::{Blocked, WriteWait};
 use crate::terminal::keyboard::{Keyboard, window_size};
 use crate::terminal::message::{self, print_message};
@@ -352,6 +353,11 @@ impl RunningJob<'_> {
         for line in self.failures.closing_lines() {
             print_message(format_args!("{line}"));
         }
+        let Prepared { plan, engine, .. } = &self.base;
+        let first = self.failures.first.filter(|rank| !plan.outputs.shows_errors_plainly(*rank));
+        if let Some(rank) = first.filter(|_| plan.nodes.is_none()) {
+            print_last_lines(engine, self.job.nspace(), rank, plan.args.ending.error_lines());
+        }
     }
 
     fn time_passed(&mut self) {
@@ -483,13 +489,4 @@ impl RunningJob<'_> {
             self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
         }
     }
-}
-
-/// Reports outputs that were given up, with the bytes that this command has cached for them.
-fn report_given_up(blocked: &Blocked, engine: &Engine, unwritten: u64) {
-    let unread = match unread_bytes(engine).map(|unread| unread.saturating_add(unwritten)) {
-        Ok(unread) => format!("at least {} bytes of output were", unread.saturating_sub(blocked.accepted)),
-        Err(_) => "the rest of the output was".into(),
-    };
-    print_message(format_args!("{blocked} after the end of all ranks: {unread} not written"));
 }
