@@ -98,7 +98,7 @@ pub use process::descendants::MAX_SIGNALLED_DESCENDANTS;
 pub use process::guardian::{Guardian, guard};
 pub use process::limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use process::signal::{Signal, SignalError};
-pub use process::wait::{reap, wait_for_child};
+pub use process::wait::{UsedResources, reap, wait_for_child};
 pub use source::queue::SourceBytes;
 pub use source::source_table::EndedStreams;
 pub use spawn::first_writes::FirstWrites;

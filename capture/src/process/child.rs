@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use nix::sys::signal::{kill, killpg};
 use nix::unistd::{Pid, getpgid};
@@ -11,7 +12,7 @@ use nix::unistd::{Pid, getpgid};
 use crate::process::descendants::Descendants;
 use crate::process::pidfd;
 use crate::process::signal::Signal;
-use crate::process::wait;
+use crate::process::wait::{self, UsedResources};
 
 /// A child of this process that has not been reaped. Dropping it neither ends nor reaps the child.
 ///
@@ -34,6 +35,10 @@ pub struct Signaller {
     leads_group: bool,
     /// Empty if the process leads a group.
     descendants: Arc<Descendants>,
+    /// When the process was started or adopted.
+    began: SystemTime,
+    /// Set when the process is reaped here.
+    used: Arc<OnceLock<UsedResources>>,
 }
 
 /// `PIDFD_SIGNAL_PROCESS_GROUP` of Linux 6.9, see pidfd_send_signal(2).
@@ -90,6 +95,16 @@ impl Signaller {
     /// Returns the pid of the process, which another one may have once it was reaped.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Returns when the process was started or adopted.
+    pub fn began(&self) -> SystemTime {
+        self.began
+    }
+
+    /// Returns what the process has used, once [`Child::try_wait`] has returned its exit status.
+    pub fn used(&self) -> Option<UsedResources> {
+        self.used.get().copied()
     }
 
     /// Returns whether the signals go to a process group that the process leads.
@@ -154,8 +169,9 @@ impl Child {
 
     /// Wraps a child. `leads_group` tells whether it leads a process group.
     pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads_group: bool) -> Child {
-        let descendants = Arc::default();
-        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), pid, leads_group, descendants } }
+        let (pidfd, began) = (Arc::new(pidfd), SystemTime::now());
+        let (descendants, used) = (Arc::default(), Arc::default());
+        Child { pid, signaller: Signaller { pidfd, pid, leads_group, descendants, began, used } }
     }
 
     /// Returns the process id.
@@ -176,7 +192,10 @@ impl Child {
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let flags = libc::WEXITED | libc::WNOHANG;
         let ended = wait::waitid(libc::P_PIDFD, pidfd::id_of(&self.signaller.pidfd)?, flags)?;
-        Ok(ended.map(|ended| ended.status))
+        Ok(ended.map(|ended| {
+            let _ = self.signaller.used.set(ended.used);
+            ended.status
+        }))
     }
 }
 
@@ -217,6 +236,18 @@ mod tests {
     fn the_exit_status_names_a_real_time_signal() {
         let (child, _output) = run_until_leader_ends("kill -35 $$");
         assert_eq!(child.try_wait().unwrap().and_then(|status| status.signal()), Some(35));
+    }
+
+    #[test]
+    fn the_resources_of_a_child_are_known_once_it_is_reaped() {
+        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
+        let (child, _output) = run_until_leader_ends(script);
+        let signaller = child.signaller();
+        assert_eq!(signaller.used(), None);
+        child.try_wait().unwrap().unwrap();
+        let used = signaller.used().unwrap();
+        assert!(used.cpu > std::time::Duration::from_millis(1) && used.peak_memory > 100_000, "{used:?}");
+        assert!(used.ended > signaller.began(), "{used:?}");
     }
 
     const LEAVE_A_CHILD: &str = "sleep 1000 &";

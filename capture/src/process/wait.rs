@@ -6,6 +6,7 @@ use std::io;
 use std::mem;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::wait::{Id, WaitPidFlag};
 
@@ -13,6 +14,31 @@ use nix::sys::wait::{Id, WaitPidFlag};
 pub(crate) struct EndedChild {
     pid: u32,
     pub status: ExitStatus,
+    pub used: UsedResources,
+}
+
+/// The resources that a process and the children for which it has waited have used, see getrusage(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedResources {
+    /// When the exit was noticed.
+    pub ended: SystemTime,
+    /// User and system CPU time.
+    pub cpu: Duration,
+    /// The largest resident memory of one of these processes, in bytes. It is at least what the process that
+    /// started it had resident then, because the kernel counts a process before its program, too.
+    pub peak_memory: u64,
+}
+
+impl UsedResources {
+    fn new(usage: &libc::rusage) -> UsedResources {
+        let time = |time: libc::timeval| {
+            let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+            Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
+        };
+        let cpu = time(usage.ru_utime).saturating_add(time(usage.ru_stime));
+        let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
+        UsedResources { ended: SystemTime::now(), cpu, peak_memory }
+    }
 }
 
 /// Calls waitid(2). Returns `None` if no such child has ended.
@@ -23,8 +49,12 @@ pub(crate) fn waitid(
 ) -> io::Result<Option<EndedChild>> {
     // SAFETY: all zeroes are a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
-    // SAFETY: the call writes one siginfo_t, to `info`, which outlives it.
-    if unsafe { libc::waitid(id_type, id, &raw mut info, options) } != 0 {
+    // SAFETY: all zeroes are a valid rusage.
+    let mut usage: libc::rusage = unsafe { mem::zeroed() };
+    let (to_info, to_usage) = (&raw mut info, &raw mut usage);
+    // The function of the C library has no argument for the resources.
+    // SAFETY: the call writes one siginfo_t and one rusage, to `info` and `usage`, which outlive it.
+    if unsafe { libc::syscall(libc::SYS_waitid, id_type, id, to_info, options, to_usage) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: waitid(2) sets the fields of a siginfo_t for SIGCHLD, or leaves them zero if no child
@@ -39,7 +69,7 @@ pub(crate) fn waitid(
         _ => return Ok(None),
     };
     let pid = u32::try_from(pid).map_err(io::Error::other)?;
-    Ok(Some(EndedChild { pid, status: ExitStatus::from_raw(status) }))
+    Ok(Some(EndedChild { pid, status: ExitStatus::from_raw(status), used: UsedResources::new(&usage) }))
 }
 
 /// Blocks until a child of this process has ended, and returns its pid. Does not reap it, so the

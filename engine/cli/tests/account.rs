@@ -1,6 +1,8 @@
 //! `iof run --timings --summary`: the counts match what the ranks wrote and what was forwarded.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::fs;
+
 use iof_testing::command::site::{Site, rank};
 use iof_testing::pipes::collect;
 use iof_testing::process::Done;
@@ -134,4 +136,79 @@ fn timings_and_summary_are_printed_only_on_request() {
     let (timings, summary) = (only("--timings"), only("--summary"));
     assert!(timings.lines().count() == 6 && !timings.contains("summary"), "{timings}");
     assert!(summary.lines().count() == 1 && summary.contains("summary"), "{summary}");
+}
+
+/// Runs three ranks that end in different ways, with a job log in `file`.
+fn logged(site: &Site, file: &str) -> String {
+    let path = site.path().join(file);
+    fs::write(&path, "of an earlier job").unwrap();
+    let script = "case $IOF_RANK in 0) printf 123456; i=0; while [ $i -lt 50000 ]; do i=$((i + 1)); done;;
+        1) echo out; echo error >&2; exit 7;; 2) kill -TERM $$;; esac";
+    let options = ["-n", "3", "--quiet", "--kill-on-bad-exit=0", "--job-log", path.to_str().unwrap()];
+    assert!(matches!(site.run_sh(&options, script).finish().code, 7 | 143));
+    assert_eq!(
+        fs::read_dir(site.path())
+            .unwrap()
+            .filter(|file| { file.as_ref().unwrap().file_name().to_str().unwrap().contains("job.") })
+            .count(),
+        1,
+        "no draft is left"
+    );
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_job_log_has_a_row_for_each_rank() {
+    let site = Site::new();
+    let text = logged(&site, "job.tsv");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let head =
+        ["rank", "host", "pid", "start", "end", "exit_code", "signal", "bytes", "cpu_seconds", "peak_bytes"];
+    assert_eq!((rows.len(), &rows[0][..]), (4, &head[..]));
+    let ends: Vec<_> = rows[1..].iter().map(|row| [row[0], row[5], row[6], row[7]]).collect();
+    assert_eq!(ends, [["0", "0", "-", "6"], ["1", "7", "-", "10"], ["2", "-", "SIGTERM", "0"]]);
+    for row in &rows[1..] {
+        assert!(row[3] < row[4] && row[3].starts_with("20") && row[4].ends_with('Z'), "{row:?}");
+        assert!(row[9].parse::<u64>().unwrap() > 100_000, "{row:?}");
+    }
+    let cpu = |row: &[&str]| row[8].parse::<f64>().unwrap();
+    assert!(cpu(&rows[1]) > 0.001 && cpu(&rows[1]) < 60.0, "{text}");
+}
+
+#[test]
+fn a_job_log_whose_name_ends_in_json_is_json() {
+    let site = Site::new();
+    let rows: serde_json::Value = serde_json::from_str(&logged(&site, "job.json")).unwrap();
+    let ends = |key: &str| [&rows[0][key], &rows[1][key], &rows[2][key]].map(ToString::to_string);
+    assert_eq!(rows.as_array().unwrap().len(), 3);
+    assert_eq!(ends("exit_code"), ["0", "7", "null"]);
+    assert_eq!(ends("signal"), ["null", "null", "\"SIGTERM\""]);
+    assert_eq!(ends("bytes"), ["6", "10", "0"]);
+}
+
+#[test]
+fn a_job_whose_log_cannot_be_written_at_its_end_fails() {
+    let site = Site::new();
+    let directory = site.path().join("logs");
+    fs::create_dir(&directory).unwrap();
+    let log = directory.join("log");
+    let script = format!("rmdir {}", directory.display());
+    let done = site.run_sh(&["--job-log", log.to_str().unwrap()], &script).finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.starts_with("iof: cannot write the job log "), "{done:?}");
+}
+
+#[test]
+fn a_job_log_has_what_is_known_of_ranks_on_other_nodes() {
+    let site = Site::new();
+    let log = site.path().join("job.tsv");
+    let nodes = ["--hosts", "a:1,b:1", "--rsh", "sh -c", "-n", "2", "--quiet"];
+    let options = [&nodes[..], &["--job-log", log.to_str().unwrap()]].concat();
+    let done = site.run_sh(&options, "printf 123; [ $IOF_RANK = 0 ] || exit 7").finish();
+    assert_eq!(done.code, 7, "{done:?}");
+    let text = fs::read_to_string(log).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split('\t').collect()).collect();
+    let known: Vec<_> =
+        rows.iter().map(|row| (row[0], row[3], row[4], row[5], row[7], row[8], row[9])).collect();
+    assert_eq!(known, [("0", "-", "-", "0", "3", "-", "-"), ("1", "-", "-", "7", "3", "-", "-")], "{text}");
 }

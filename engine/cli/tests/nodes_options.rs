@@ -105,6 +105,7 @@ const ROWS: &[Row] = &[
     (&["--hostfile", "hosts"], TWO, "", InOtherTests),
     (&["--map-by", "node"], TWO, "", InOtherTests),
     (&["--oversubscribe"], TWO, "", InOtherTests),
+    (&["--job-log", "log"], TWO, "", InOtherTests),
     (&["--spawn", "none"], TWO, "", InOtherTests),
     (&["--in", "job"], TWO, "", InOtherTests),
     (&["--keep", "1"], TWO, "", InOtherTests),

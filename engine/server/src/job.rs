@@ -2,10 +2,10 @@
 
 use std::process::ExitStatus;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, io, thread};
 
-use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, WindowSize};
+use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, UsedResources, WindowSize};
 use iof_core::{Exit, JobId, JobState, JobStatus, RankState};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_shm_ring::{ReaderId, ReaderPage};
@@ -230,6 +230,13 @@ impl Job {
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
         let Some(process) = self.rank(rank, RankState::process).flatten() else { return Ok(None) };
         self.tables.lock().handles().pty(process)
+    }
+
+    /// Returns when the process of a local rank was started or adopted, and what it has used, once it has
+    /// ended. `None` for other ranks, and for ranks whose exits the embedder reports.
+    pub fn used(&self, rank: Rank) -> Option<(SystemTime, Option<UsedResources>)> {
+        let process = self.rank(rank, RankState::process)??;
+        self.tables.lock().handles().used(process)
     }
 
     /// Changes the window size of the ptys of all ranks. The foreground process group of each pty

@@ -47,7 +47,7 @@ pub use host::{
 };
 pub use iof_capture::{
     BackendKind, InputKeys, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError,
-    Stdin, WindowSize,
+    Stdin, UsedResources, WindowSize,
 };
 pub use iof_core::{
     Buffering, DEFAULT_CACHE_SIZE, DeliverError, DeliveredBytes, DeliveredEnd, EarlyEnd, Edges, EndCause,

@@ -161,6 +161,15 @@ pub struct RunArgs {
     #[arg(long, help_heading = "Job options")]
     pub summary: bool,
 
+    /// Write a table of the ranks to a file
+    ///
+    /// At the end of the job, one row for each rank: start and end in UTC, exit code or signal, bytes of
+    /// output, seconds of CPU time and the largest resident memory, with the children for which it has waited. FILE is in JSON if its
+    /// name ends in .json, otherwise its columns are separated by tabs. It is replaced as a whole. Of ranks on
+    /// other nodes, start, end, CPU time and memory are not known.
+    #[arg(long, help_heading = "Job options", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub job_log: Option<PathBuf>,
+
     /// Let tools start jobs: own or none
     ///
     /// With own, the default, tools of this user start jobs in this iof, such as iof run --in, and ranks
@@ -240,12 +249,12 @@ impl RunArgs {
 }
 
 /// The options that apply to an engine, or that `--in` has no use for.
-const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up timings summary error_lines spawn keep stdin \
+const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up timings summary job_log error_lines spawn keep stdin \
     stdin_open stdin_file hosts hostfile map_by host_env rsh start_timeout starts \
     node_timeout reattach oversubscribe";
 
 /// The options that apply to a job, and need its program.
-const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to pty merge_at_source grace give_up timings summary \
+const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to pty merge_at_source grace give_up timings summary job_log \
     stdin stdin_open stdin_file kill_on_bad_exit timeout quiet error_lines output output_file error_file \
     tag_by tag_suffix label color match exclude max_line max_line_time ranks no_forward open_mode file_size file_count \
     map_by host_env rsh start_timeout starts node_timeout reattach";

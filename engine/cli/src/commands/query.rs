@@ -6,7 +6,7 @@ use std::io;
 use clap::Args;
 use iof_engine::log_channel_name;
 use iof_proto::attribute::{self, Attribute, Place, ValueType};
-use iof_proto::names::{is_invisible, sanitize};
+use iof_proto::names::sanitize;
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Found, Info, InfoValue, JobInfo, Nspace, ProcInfo, Query, Rank, Status, StreamStats,
@@ -20,7 +20,7 @@ use crate::error::Failure;
 use crate::options::engine::EngineArgs;
 use crate::options::similar::closest;
 use crate::options::values::{Named, Ranks, ranks};
-use crate::terminal::print::{table, write};
+use crate::terminal::print::{json_lines, table, write};
 
 /// The keys with short names, which are listed first.
 const SHORT_NAMES: [(&str, &str); 3] = [
@@ -168,15 +168,7 @@ fn entries(key: &str, list: &str) -> impl Iterator<Item = String> {
 fn json_text(Answer { status, found }: &Answer) -> String {
     let result = |Found { key, value, .. }: &Found| json!({"key": key, "value": as_json(key, value)});
     let results: Vec<serde_json::Value> = found.iter().map(result).collect();
-    let text = format!("{:#}\n", json!({"status": status_json(*status), "results": results}));
-    // JSON need not escape these characters, but a terminal interprets them.
-    let escaped = |letter: char| match letter {
-        letter if letter != '\n' && is_invisible(letter) => {
-            letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
-        }
-        _ => letter.to_string(),
-    };
-    text.chars().map(escaped).collect()
+    json_lines(&json!({"status": status_json(*status), "results": results}))
 }
 
 fn table_text(keys: &[String], found: &[Found]) -> String {

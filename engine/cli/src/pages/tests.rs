@@ -56,7 +56,7 @@ fn each_option_stands_in_the_group_of_its_subject() {
         (
             "Job options",
             "cache_size cache_total drop backend nspace rendezvous_dir mpi bind_to pty merge_at_source grace \
-             give_up timings summary spawn in keep",
+             give_up timings summary job_log spawn in keep",
         ),
         ("Stdin options", "stdin stdin_open stdin_file"),
         ("Failure options", "kill_on_bad_exit kill_wait timeout quiet error_lines"),

@@ -3,5 +3,6 @@
 pub(crate) mod exits;
 pub(crate) mod failures;
 pub(crate) mod gaps;
+pub(crate) mod job_log;
 pub(crate) mod last_lines;
 pub(crate) mod stalls;

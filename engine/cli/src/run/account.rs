@@ -168,7 +168,7 @@ fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
 }
 
 /// Returns the exit status of a row of the process table.
-fn exit(code: Option<i32>, state: ProcState) -> Exit {
+pub fn exit(code: Option<i32>, state: ProcState) -> Exit {
     if state == ProcState::Unfinalized {
         return Exit::Unfinalized;
     }

@@ -19,6 +19,7 @@ use crate::events::job_event::JobEvent;
 use crate::events::signal_watch::SignalWatch;
 use crate::outputs::printers::OutputWriter;
 use crate::processes::signals::Signals;
+use crate::reports::job_log::JobLog;
 use crate::run::fifos::wait_for_readers;
 use crate::terminal::full_screen::FullScreen;
 use crate::terminal::message::print_message;
@@ -39,6 +40,7 @@ pub struct Prepared<'a> {
     pub new_files: NewFiles,
     /// Ends with the job, so that a concurrent run gets another name.
     pub reserved: Option<JobLink>,
+    pub job_log: Option<JobLog>,
     pub engine: Arc<Engine>,
     pub host: Arc<CommandHost>,
     pub signals: SignalWatch,
@@ -54,6 +56,7 @@ impl<'a> Prepared<'a> {
         let (events, event_queue) = unbounded();
         // What follows may wait for a file system or for libpmix.
         let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
+        let job_log = plan.args.job_log.as_deref().map(JobLog::new).transpose()?;
         let (grants, keeps) = (plan.args.grants(), AtomicBool::new(false));
         let host = Arc::new(CommandHost { events: events.clone(), grants, keeps });
         let engine = Arc::new(start_engine(plan.config.clone(), &host)?);
@@ -92,6 +95,7 @@ impl<'a> Prepared<'a> {
             printers,
             new_files,
             reserved,
+            job_log,
             engine,
             host,
             signals,

@@ -123,9 +123,12 @@ impl RunningJob<'_> {
         }
         self.report_failures();
         self.keyboard = None;
+        let Prepared { job_log, engine, .. } = &self.base;
+        let is_logged = job_log.as_ref().is_none_or(|log| log.write(engine, &self.job));
+        let is_whole = is_logged && !self.course.stdin_failed;
         let result = match (self.course.failure.take(), &self.course.status) {
             (Some(failure), _) => Err(failure),
-            (None, Some(status)) if status.code() == 0 && self.course.stdin_failed => Ok(ExitCode::FAILURE),
+            (None, Some(status)) if status.code() == 0 && !is_whole => Ok(ExitCode::FAILURE),
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };

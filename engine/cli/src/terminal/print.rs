@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 
-use iof_proto::names::sanitize;
+use iof_proto::names::{is_invisible, sanitize};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::error::Failure;
 
@@ -27,6 +28,18 @@ pub fn failed(error: io::Error) -> Failure {
         ErrorKind::BrokenPipe => Failure::Signal(Signal::SIGPIPE),
         _ => Failure::running(format!("cannot write the answer: {error}")),
     }
+}
+
+/// Formats JSON for users, with a newline at the end.
+pub fn json_lines(value: &Value) -> String {
+    // JSON need not escape these characters, but a terminal interprets them.
+    let escaped = |letter: char| match letter {
+        letter if letter != '\n' && is_invisible(letter) => {
+            letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+        }
+        _ => letter.to_string(),
+    };
+    format!("{value:#}\n").chars().map(escaped).collect()
 }
 
 /// The widest column, in characters: formatting panics beyond 65,535.

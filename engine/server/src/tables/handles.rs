@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
-use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, WindowSize};
+use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, UsedResources, WindowSize};
 use iof_core::{
     DueUpcall, Edges, HandleOp, Input, JobId, JobStatus, NodeKey, NodeRequest, Receivers, Released,
     SharedMemory,
@@ -184,6 +185,12 @@ impl Handles {
     pub(crate) fn pty(&self, rank: ProcessId) -> io::Result<Option<PtyMaster>> {
         let pty = self.ranks.get(&rank).and_then(|rank| rank.pty.as_ref());
         pty.map(PtyMaster::try_clone).transpose()
+    }
+
+    /// Returns when the process of a rank began, and what it has used, once it has ended.
+    pub(crate) fn used(&self, rank: ProcessId) -> Option<(SystemTime, Option<UsedResources>)> {
+        let signaller = self.ranks.get(&rank)?.signaller.as_ref()?;
+        Some((signaller.began(), signaller.used()))
     }
 
     /// Changes the window size of the ptys of `ranks`, and of those of other `nodes`. Returns the
