@@ -121,6 +121,19 @@ pub struct TopArgs {
     /// Sum the streams of each rank
     #[arg(long)]
     pub by_rank: bool,
+
+    /// Print one table, and end
+    ///
+    /// After one --interval, in which the rates are measured. Needs no terminal.
+    #[arg(long)]
+    pub once: bool,
+
+    /// Print JSON
+    ///
+    /// An array with an object for each stream: its rate in bytes per second, and in stream, what `iof query
+    /// stats --json` has. A sum of a rank has the channel of its first stream.
+    #[arg(long, requires = "once")]
+    pub json: bool,
 }
 
 /// The values that `iof completions --list` prints.

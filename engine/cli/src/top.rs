@@ -6,6 +6,7 @@
 mod board;
 mod draw;
 mod filter;
+mod once;
 mod row;
 mod screen;
 
@@ -67,20 +68,21 @@ enum Reaction {
 
 /// Shows the streams until the user quits or the engine ends.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
-    let mut screen = Screen::new()?;
+    let screen = if args.once { None } else { Some(Screen::new()?) };
     let selected = args.engine.select();
     let mut tool = attach(&selected, "iof top")?;
     let filter = RowFilter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
     check_ranks(&mut tool, filter.ranks.as_ref(), filter.job.as_ref())?;
     let engine = tool.engine_pid();
+    let mut board = Board::new(engine, args.interval);
+    (board.filter, board.by_rank) = (filter, args.by_rank);
+    let Some(mut screen) = screen else { return once::print_once(args, &mut tool, &mut board) };
     let signals = Signals::take_ending().map_err(Failure::running)?;
     let (events, event_queue) = bounded(MAX_EVENTS);
     let interval = args.interval;
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let mut board = Board::new(engine, interval);
-    (board.filter, board.by_rank) = (filter, args.by_rank);
     let engine_ended = show(&mut screen, &mut board, &event_queue);
     // Restores the terminal before any message.
     drop(screen);

@@ -76,6 +76,7 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--job-log", "/dev/null", "true"], "it exists, and is not a regular file"),
         (&["run", "--job-log", "/no/such/log", "true"], "--job-log /no/such/log: No such file or directory"),
         (&["run", "--job-log", "", "true"], "--job-log"),
+        (&["top", "--json"], "--once"),
         (&["run", "-h=2"], "option '-h' takes no value"),
         (&["run", "-K", "1", "true"], "write -K=1"),
         (&["run", "echo", ":"], "for an argument ':', write sh -c 'PROG :'"),

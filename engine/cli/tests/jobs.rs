@@ -222,3 +222,44 @@ fn pull_takes_the_name_of_the_job_as_an_argument() {
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "two\n", ""));
     assert_eq!((one.finish().code, two.finish().code), (0, 0));
 }
+
+#[test]
+fn ps_and_kill_and_top_once_print_json() {
+    let site = Site::new();
+    let json = |done: Done| -> serde_json::Value {
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+        serde_json::from_str(done.text()).unwrap()
+    };
+    assert_eq!(json(iof(&site, "ps", &["--json"])), serde_json::json!([]));
+    let run = site.run_sh(&["--nspace", "one", "-n", "2"], "echo text; exec sleep 1000");
+    site.wait_for_bytes(1, "stdout", 5);
+    wait_for_engines(&site, &[(&run, "one running 2 2 0")]);
+    let ps = json(iof(&site, "ps", &["--json"]));
+    let names = ["job", "state", "level"].map(|key| ps[0][key].as_str().unwrap().to_owned());
+    assert_eq!(names, ["one", "running", "session"]);
+    let numbers = ["ranks", "running", "ended", "pid"].map(|key| ps[0][key].as_u64().unwrap());
+    assert_eq!((numbers, ps.as_array().unwrap().len()), ([2, 2, 0, run.pid().into()], 1));
+    let top = json(iof(&site, "top", &["--once", "--json", "--interval", "0.1", "--channel", "stdout"]));
+    let streams: Vec<_> = top.as_array().unwrap().iter().collect();
+    assert_eq!(streams.len(), 2, "{top}");
+    assert!(streams.iter().all(|row| row["stream"]["produced"] == 5 && row["rate"] == 0), "{top}");
+    let kill = json(iof(&site, "kill", &["one", "USR1", "--json"]));
+    assert_eq!(kill, serde_json::json!({"nspace": "one", "signal": "SIGUSR1", "receivers": 2}));
+    assert_eq!(run.wait(), 128 + Signal::SIGUSR1 as i32);
+}
+
+#[test]
+fn top_once_prints_a_table_without_a_terminal() {
+    let site = Site::new();
+    let run = site.run_sh(&["--nspace", "one"], "echo text; exec sleep 1000");
+    site.wait_for_bytes(0, "stdout", 5);
+    let done = iof(&site, "top", &["--once", "--interval", "0.1", "--by-rank"]);
+    let words: Vec<Vec<&str>> = done.text().lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((done.code, words.len()), (0, 2), "{done:?}");
+    assert_eq!(
+        (words[0][3], &words[1][..6]),
+        ("RATE/s", &["one", "0", "all", "0", "5", "0"][..]),
+        "{done:?}"
+    );
+    run.signal(Signal::SIGTERM);
+}

@@ -377,7 +377,7 @@ fn without_a_usable_terminal_the_command_fails_in_one_line() {
     let piped = Process::start(&mut command(&site)).finish();
     assert_eq!((piped.code, piped.text(), piped.stderr.lines().count()), (2, "", 1), "{piped:?}");
     assert!(
-        piped.stderr.contains("needs a terminal") && piped.stderr.contains("iof query stats"),
+        piped.stderr.contains("needs a terminal") && piped.stderr.contains("iof top --once"),
         "{piped:?}"
     );
 

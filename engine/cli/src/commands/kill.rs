@@ -1,15 +1,19 @@
 //! `iof kill`: sends a signal to the ranks of a running job.
 
+use std::io;
+
 use clap::Args;
 use iof_engine::Signal;
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Nspace, Proc, ProcState, Status};
 use iof_tool::{RequestError, Tool};
+use serde_json::json;
 
 use crate::commands::attach::{find, listed, namespaces, query_procs};
 use crate::error::Failure;
 use crate::options::engine::{EngineArgs, own_directory};
 use crate::options::values::{Ranks, ranks};
+use crate::terminal::print::{json_lines, write};
 
 #[derive(Args)]
 #[command(
@@ -32,6 +36,12 @@ pub struct KillArgs {
     #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks, allow_negative_numbers = true)]
     #[arg(hide_default_value = true)]
     rank: Ranks,
+
+    /// Print JSON
+    ///
+    /// The job, the signal, and the number of processes or process groups that received it.
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     engine: EngineArgs,
@@ -95,6 +105,10 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
             tool.engine_pid()
         ))),
         Ok(0) => Err(Failure::running(format!("no selected rank of job {job} is running"))),
+        Ok(count) if args.json => {
+            let sent = json!({"nspace": job.as_str(), "signal": signal.to_string(), "receivers": count});
+            write(io::stdout(), json_lines(&sent).as_bytes())
+        }
         Ok(_) => Ok(()),
         Err(RequestError::Denied(failure)) if failure.status == Status::ERR_RESOURCE_BUSY => {
             Err(Failure::running(failure.reason))

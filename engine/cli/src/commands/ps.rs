@@ -11,12 +11,13 @@ use iof_proto::rendezvous::{Level, Listed, list};
 use iof_proto::{Nspace, ProcInfo, ProcState};
 use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
+use serde_json::{Value, json};
 
 use crate::commands::attach::{OPTIONS, query_jobs, query_procs};
 use crate::error::Failure;
 use crate::options::engine::own_directory;
 use crate::processes::threads::start_thread;
-use crate::terminal::print::{table, write};
+use crate::terminal::print::{json_lines, table, write};
 
 /// How long one engine may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -37,6 +38,12 @@ pub struct PsArgs {
     /// Look for engines in this directory
     #[arg(long, value_name = "DIR")]
     rendezvous_dir: Option<PathBuf>,
+
+    /// Print JSON
+    ///
+    /// An array with an object for each line of the table. What is not known is null.
+    #[arg(long)]
+    json: bool,
 }
 
 /// The ranks of each job of an engine.
@@ -70,7 +77,11 @@ pub fn ps(args: &PsArgs) -> Result<(), Failure> {
             rows.extend(engine_rows(engine, answer, now));
         }
     }
-    write(io::stdout(), table(&HEAD, rows.into_iter()).as_bytes())
+    let text = match args.json {
+        true => json_lines(&Value::Array(rows)),
+        false => table(&HEAD, rows.iter().map(cells)),
+    };
+    write(io::stdout(), text.as_bytes())
 }
 
 /// Asks an engine for its pid and its jobs, in a thread that ends with the process at the latest.
@@ -108,41 +119,58 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
     Ok((tool.engine_pid(), jobs))
 }
 
-/// Returns the lines of one engine.
-fn engine_rows(engine: &Listed, (pid, jobs): Answer, now: SystemTime) -> Vec<Vec<String>> {
+/// Returns an object for each job of an engine, or one for an engine without jobs.
+fn engine_rows(engine: &Listed, (pid, jobs): Answer, now: SystemTime) -> Vec<Value> {
     let user = User::from_uid(Uid::from_raw(engine.uid)).ok().flatten();
     let user = user.map_or_else(|| engine.uid.to_string(), |user| user.name);
     let age = engine.since.and_then(|since| now.duration_since(since).ok());
-    let pid = match (pid, engine.level) {
-        (Some(pid), Level::Session) => pid.to_string(),
-        (Some(pid), Level::Agent | Level::Link) => format!("{pid} (agent)"),
-        (Some(pid), Level::System) => format!("{pid} (system)"),
-        (None, _) => "system".into(),
+    let level = match engine.level {
+        Level::Session => "session",
+        Level::Agent | Level::Link => "agent",
+        Level::System => "system",
     };
-    let age = age.map_or_else(|| "-".into(), short);
-    let row = |job: &str, state: &str, counts: [String; 3]| {
-        let head = [pid.as_str(), &user, &age, job, state].map(str::to_owned);
-        head.into_iter().chain(counts).chain([engine.path.display().to_string()]).collect()
+    let row = |job: Option<&Nspace>, state: &str, counts: [Option<usize>; 3]| {
+        let [ranks, running, ended] = counts;
+        json!({
+            "pid": pid, "level": level, "user": user, "age_seconds": age.map(|age| age.as_secs()),
+            "job": job.map(Nspace::as_str), "state": state, "ranks": ranks, "running": running,
+            "ended": ended, "socket": engine.path.display().to_string(),
+        })
     };
-    let unknown = || ["-"; 3].map(str::to_owned);
     match jobs {
-        Ok(jobs) if jobs.is_empty() => vec![row("-", "idle", unknown())],
+        Ok(jobs) if jobs.is_empty() => vec![row(None, "idle", [None; 3])],
         Ok(jobs) => jobs.iter().map(|(nspace, procs)| job_row(nspace, procs, row)).collect(),
-        Err(state) if engine.jobs.is_empty() => vec![row("-", state, unknown())],
-        Err(state) => engine.jobs.iter().map(|job| row(job.as_str(), state, unknown())).collect(),
+        Err(state) if engine.jobs.is_empty() => vec![row(None, state, [None; 3])],
+        Err(state) => engine.jobs.iter().map(|job| row(Some(job), state, [None; 3])).collect(),
     }
 }
 
 fn job_row(
     nspace: &Nspace,
     procs: &[ProcInfo],
-    row: impl Fn(&str, &str, [String; 3]) -> Vec<String>,
-) -> Vec<String> {
+    row: impl Fn(Option<&Nspace>, &str, [Option<usize>; 3]) -> Value,
+) -> Value {
     let count = |wanted: &[ProcState]| procs.iter().filter(|proc| wanted.contains(&proc.state)).count();
     let running = count(&[ProcState::Running, ProcState::Launching, ProcState::Unknown]);
     let ended = procs.len().saturating_sub(running);
     let state = if running > 0 || procs.is_empty() { "running" } else { "ended" };
-    row(nspace.as_str(), state, [procs.len(), running, ended].map(|count| count.to_string()))
+    row(Some(nspace), state, [procs.len(), running, ended].map(Some))
+}
+
+/// Returns the cells of a line of the table.
+fn cells(row: &Value) -> Vec<String> {
+    let number = |key: &str| row.get(key).and_then(Value::as_u64);
+    let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or("-").to_owned();
+    let count = |key: &str| number(key).map_or_else(|| "-".into(), |count| count.to_string());
+    let pid = match (number("pid"), text("level").as_str()) {
+        (Some(pid), "session") => pid.to_string(),
+        (Some(pid), level) => format!("{pid} ({level})"),
+        (None, _) => "system".into(),
+    };
+    let age = number("age_seconds").map_or_else(|| "-".into(), |age| short(Duration::from_secs(age)));
+    let counts = ["ranks", "running", "ended"].map(count);
+    let head = [pid, text("user"), age, text("job"), text("state")];
+    head.into_iter().chain(counts).chain([text("socket")]).collect()
 }
 
 /// Formats a time in its two largest units.

@@ -239,7 +239,7 @@ fn proc_json(info: &ProcInfo) -> serde_json::Value {
     })
 }
 
-fn stream_json(stream: &StreamStats) -> serde_json::Value {
+pub fn stream_json(stream: &StreamStats) -> serde_json::Value {
     let readers = stream.readers.iter().map(
         |reader| json!({"tool": reader.tool, "pid": reader.pid, "handler": reader.handler, "lag": reader.lag}),
     );

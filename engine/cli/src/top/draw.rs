@@ -100,15 +100,9 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
         };
         format!("{name}{mark}")
     };
-    let mut head = vec![
-        left(title("NSPACE", Some(Sort::Name))),
-        right(title("RANK", None)),
-        left(title("CHANNEL", None)),
-        right(title("RATE/s", Some(Sort::Rate))),
-        right(title("CACHED", Some(Sort::Cached))),
-        right(title("DROPPED", Some(Sort::Dropped))),
-        left(title("READERS (LAG)", Some(Sort::Lag))),
-    ];
+    let keys = "n  rcdl".chars().map(Sort::of_key);
+    let titles = TITLES.iter().zip(keys).map(|(name, key)| title(name, key));
+    let mut head: Vec<Cell<'static>> = titles.enumerate().map(aligned).collect();
     let rows = board.page(room).1.to_vec();
     let nspaces = rows.iter().map(|row| row.stats.source.nspace.as_str().chars().count());
     let nspace = nspaces.max().unwrap_or(0).clamp("NSPACE v".len(), MAX_NSPACE);
@@ -135,31 +129,39 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
     Table::new(rows, widths).header(head).column_spacing(1)
 }
 
-fn row(row: &StreamRow, host: Option<&str>) -> TableRow<'static> {
+/// The titles of the cells of a row.
+pub const TITLES: [&str; 7] = ["NSPACE", "RANK", "CHANNEL", "RATE/s", "CACHED", "DROPPED", "READERS (LAG)"];
+
+/// Returns the texts of a row.
+pub fn cells(row: &StreamRow) -> Vec<String> {
     let stats = &row.stats;
-    let mut cells = vec![
-        left(shown(stats.source.nspace.as_str())),
-        right(stats.source.rank.to_string()),
-        left(match (row.is_sum, stats.logged) {
+    vec![
+        shown(stats.source.nspace.as_str()),
+        stats.source.rank.to_string(),
+        match (row.is_sum, stats.logged) {
             (true, _) => "all".into(),
             (false, true) => format!("{} (log)", stats.channel),
             (false, false) => stats.channel.to_string(),
-        }),
-        right(match (stats.complete, stats.missing) {
+        },
+        match (stats.complete, stats.missing) {
             (_, Some(_)) => "broken".into(),
             (true, None) => "complete".into(),
             (false, None) => rate(row.rate),
-        }),
-        right(short(stats.cached)),
-        right(short(stats.dropped)),
-        left(tools(stats)),
-    ];
+        },
+        short(stats.cached),
+        short(stats.dropped),
+        tools(stats),
+    ]
+}
+
+fn row(row: &StreamRow, host: Option<&str>) -> TableRow<'static> {
+    let mut cells: Vec<Cell<'static>> = cells(row).into_iter().enumerate().map(aligned).collect();
     if let Some(host) = host {
         cells.insert(2, left(shown(host)));
     }
     let cells = TableRow::new(cells);
     // Makes losses stand out.
-    if stats.dropped > 0 { cells.style(Style::new().add_modifier(Modifier::BOLD)) } else { cells }
+    if row.stats.dropped > 0 { cells.style(Style::new().add_modifier(Modifier::BOLD)) } else { cells }
 }
 
 /// Lists the readers of a stream. The slowest comes first, because a narrow terminal cuts the line.
@@ -170,6 +172,11 @@ fn tools(stats: &StreamStats) -> String {
         format!("{}:{} ({})", shown(&reader.tool), reader.pid, short(reader.lag))
     };
     readers.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the cell of a column: numbers stand on the right.
+fn aligned((column, text): (usize, String)) -> Cell<'static> {
+    if matches!(column, 1 | 3..=5) { right(text) } else { left(text) }
 }
 
 fn left(text: String) -> Cell<'static> {

@@ -30,7 +30,7 @@ pub struct Screen {
 impl Screen {
     /// Checks that stdout is a terminal with a movable cursor. Does not acquire it yet.
     pub fn new() -> Result<Screen, Failure> {
-        let alternative = "`iof query stats` prints the same data once";
+        let alternative = "`iof top --once` prints the same data once";
         if !io::stdout().is_terminal() {
             return Err(Failure::Usage(format!("iof top needs a terminal on stdout; {alternative}")));
         }
