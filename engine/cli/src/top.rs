@@ -23,6 +23,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+#[cfg(test)]
+pub use self::board::tests::stream;
 use self::board::{Board, Prompt, Scroll};
 use self::filter::RowFilter;
 use self::row::Sort;

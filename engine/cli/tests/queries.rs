@@ -321,3 +321,24 @@ fn unknown_keys_are_reported_and_known_ones_are_answered() {
     assert_eq!(site.query(&[]).code, 2);
     assert_eq!(run.finish().code, 0);
 }
+
+#[test]
+fn the_counters_of_streams_are_a_page_for_prometheus() {
+    let site = Site::new();
+    let run = site.run_sh(&["--nspace", "job"], "printf 12345; exec cat");
+    site.wait_for_bytes(0, "stdout", 5);
+    let done = site.query(&["stats", "--output", "prometheus"]);
+    let line =
+        "iof_stream_produced_bytes_total{nspace=\"job\",rank=\"0\",channel=\"stdout\",logged=\"false\"} 5";
+    assert_eq!((done.code, done.text().lines().filter(|found| *found == line).count()), (0, 1), "{done:?}");
+    let metric = |line: &str| line.split(['{', ' ']).next().unwrap_or_default().to_owned();
+    let mut described = "";
+    for line in done.text().lines() {
+        match line.strip_prefix("# TYPE ").and_then(|rest| rest.split(' ').next()) {
+            Some(name) => described = name,
+            None if line.starts_with('#') => {}
+            None => assert_eq!(metric(line), described, "{done:?}"),
+        }
+    }
+    assert_eq!(run.finish().code, 0);
+}

@@ -6,6 +6,7 @@ pub(crate) mod inspect;
 mod job_watch;
 pub(crate) mod kill;
 pub(crate) mod log;
+mod prometheus;
 pub(crate) mod ps;
 pub(crate) mod pull;
 pub(crate) mod pull_args;

@@ -16,6 +16,7 @@ use iof_tool::{RequestError, Tool};
 use serde_json::json;
 
 use crate::commands::attach::{attach, query_procs};
+use crate::commands::prometheus;
 use crate::error::Failure;
 use crate::options::engine::EngineArgs;
 use crate::options::similar::closest;
@@ -61,12 +62,24 @@ pub struct QueryArgs {
     #[arg(long)]
     json: bool,
 
+    /// Print metrics for Prometheus
+    ///
+    /// The only FORMAT is prometheus: a page in the text format of Prometheus, for stats only.
+    #[arg(long, value_name = "FORMAT", value_parser = ["prometheus"], conflicts_with = "json")]
+    #[arg(hide_possible_values = true)]
+    output: Option<String>,
+
     #[command(flatten)]
     engine: EngineArgs,
 }
 
 /// Sends the query and prints the answer.
 pub fn query(args: &QueryArgs) -> Result<(), Failure> {
+    if args.output.is_some() && args.keys.iter().any(|key| key != key::IOF_QUERY_STATS) {
+        return Err(Failure::usage(
+            "--output prometheus has the counters of streams only: query stats alone",
+        ));
+    }
     let mut tool = attach(&args.engine, "iof query")?;
     let nspace = args.engine.nspace.iter().map(|nspace| Info::required(key::PMIX_NSPACE, nspace.as_str()));
     let ranks = args.rank.iter().flat_map(|ranks| &ranks.0).filter(|rank| **rank != Rank::WILDCARD);
@@ -84,7 +97,11 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
     if !args.json && (denied.is_some() || answer.status != Status::SUCCESS) {
         check_ranks(&mut tool, args.rank.as_ref(), args.engine.nspace.as_ref())?;
     }
-    let text = if args.json { json_text(&answer) } else { table_text(&args.keys, &answer.found) };
+    let text = match args.output {
+        Some(_) => prometheus::page(&answer.found),
+        None if args.json => json_text(&answer),
+        None => table_text(&args.keys, &answer.found),
+    };
     write(io::stdout(), text.as_bytes())?;
     let Answer { status, found } = answer;
     match denied {
