@@ -1,5 +1,6 @@
 //! The command line.
 
+pub mod defaults;
 mod run;
 pub mod spellings;
 

@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::Iof;
+use crate::args::defaults::with_defaults;
 use crate::args::spellings::translate::{Refusal, translate};
 use crate::commands::kill::rewritten;
 use crate::error::{Failure, shown};
@@ -90,7 +91,9 @@ fn try_parse(mut words: Vec<OsString>) -> Result<Iof, Error> {
     if let Some(first) = words.first_mut().filter(|first| WITH_ONE_DASH.iter().any(|known| first == known)) {
         *first = OsString::from(format!("-{}", first.display()));
     }
-    let mut iof = Iof::command();
+    let is_run = words.first().is_some_and(|word| word == "run");
+    let defaults = if is_run { with_defaults(Iof::command(), in_one_line) } else { Ok(Iof::command()) };
+    let mut iof = defaults.map_err(|reason| Error::Spelling(Refusal::Refused(reason)))?;
     iof.build();
     iof = help_by_group(iof);
     let name = words.first().and_then(|word| word.to_str()).filter(|name| ["run", "pull"].contains(name));

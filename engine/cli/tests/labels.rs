@@ -135,3 +135,42 @@ fn labels_and_colours_that_cannot_be_are_refused_in_one_line() {
         assert!(done.stderr.contains(reason), "{options:?}: {done:?}");
     }
 }
+
+#[test]
+fn a_variable_sets_the_defaults_of_label_and_color_which_options_replace() {
+    let defaults = [("IOF_RUN_OPTIONS", " --label '{rank} | ' --color=always ")];
+    for (options, shown) in [
+        (&[][..], "\x1b[36m0 | \x1b[0mone\n"),
+        (&["--color", "never"], "0 | one\n"),
+        (&["--color", "never", "--label", "{rank}="], "0=one\n"),
+        (&["--color", "never", "--output", "rank"], "[0]<stdout>: one\n"),
+    ] {
+        let done = run(&defaults, options, "echo one");
+        assert_eq!((done.code, &*done.stderr, done.text()), (0, "", shown), "{options:?}");
+    }
+}
+
+#[test]
+fn other_defaults_are_refused_and_nothing_is_started() {
+    for (text, message) in [
+        ("--quiet", "unexpected '--quiet': expected --color WHEN and --label TEMPLATE only"),
+        ("--label {rank} -n 4", "unexpected '-n'"),
+        ("true", "unexpected 'true'"),
+        ("--match x", "unexpected '--match'"),
+        ("--label", "a value is required for '--label <TEMPLATE>'"),
+        ("--label '{rank}", "missing ' at the end"),
+        ("--color=blue", "invalid value 'blue'"),
+        ("--color never --color always", "cannot be used multiple times"),
+        ("--label {rank", "invalid label"),
+    ] {
+        let done = run(&[("IOF_RUN_OPTIONS", text)], &[], "echo one");
+        assert_eq!((done.code, done.text(), done.stderr.lines().count()), (2, "", 1), "{done:?}");
+        assert!(
+            done.stderr.starts_with("iof: IOF_RUN_OPTIONS: ") && done.stderr.contains(message),
+            "{done:?}"
+        );
+    }
+    let mut pull = iof();
+    pull.args(["ps", "--rendezvous-dir", "/"]).env("IOF_RUN_OPTIONS", "--quiet");
+    assert_eq!(Process::start(&mut pull).finish().code, 0, "other commands ignore it");
+}

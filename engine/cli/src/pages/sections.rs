@@ -80,6 +80,10 @@ const RUN: Sections = Sections {
         TMPDIR,
         NO_COLOR,
         CLICOLOR_FORCE,
+        (
+            "IOF_RUN_OPTIONS",
+            "Defaults of --color and --label, such as \"--label '{rank} '\". Other options are refused.",
+        ),
         TERM,
         TZ,
         SYSLOG,
