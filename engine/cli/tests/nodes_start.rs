@@ -5,15 +5,18 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 
+use iof_testing::command::nodes::send;
 use iof_testing::command::site::Site;
-use iof_testing::process::{Done, Process};
+use iof_testing::process::{Done, Process, Stat};
+use iof_testing::wait_for;
 use nix::sys::signal::Signal;
 
-/// A login for each kind of node. `busy` refuses as sshd with MaxStartups does, as often as the file
+/// A login for each kind of node. `late` waits for the gate `late`. `busy` refuses as sshd with MaxStartups does, as often as the file
 /// `refusals` has bytes.
 const LOGIN: &str = r#"#!/bin/sh
 case $1 in
     hangs) sleep 1000 ;;
+    late) : > "$FILES/begun"; : < "$FILES/late" ;;
     busy)
         if [ -s "$FILES/refusals" ]; then
             truncate -s -1 "$FILES/refusals"
@@ -26,11 +29,20 @@ exec sh -c "$2"
 "#;
 
 fn start(site: &Site, hosts: &str, options: &[&str]) -> Process {
+    start_ranks(site, hosts, options, &["echo", "ran"])
+}
+
+fn start_ranks(site: &Site, hosts: &str, options: &[&str], program: &[&str]) -> Process {
     let rsh = format!("{} %h", site.install_script(LOGIN, "login").display());
     let nodes = ["--nspace", "demo", "-n", "2", "--rsh", &rsh, "--hosts", hosts];
     let mut command = site.iof("run");
-    command.env("FILES", site.path()).args(nodes).args(options).args(["--", "echo", "ran"]);
+    command.env("FILES", site.path()).args(nodes).args(options).arg("--").args(program);
     Process::start(&mut command)
+}
+
+/// Waits until the login on the node `late` has begun.
+fn wait_for_login(site: &Site) {
+    wait_for("the login", || site.path().join("begun").exists().then_some(()));
 }
 
 fn run(site: &Site, hosts: &str, options: &[&str]) -> Done {
@@ -63,6 +75,61 @@ fn after_a_while_a_line_names_who_is_waited_for_and_an_interrupt_repeats_it() {
     run.signal(Signal::SIGINT);
     stderr.read_to_string(&mut told).unwrap();
     assert_eq!(told, line.repeat(2));
+}
+
+#[test]
+fn a_signal_for_the_ranks_that_arrives_during_a_login_waits_for_them() {
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        let site = Site::new();
+        let mut gate = site.gate("late");
+        let run = start_ranks(&site, "a,late", &[], &["sleep", "1000"]);
+        wait_for_login(&site);
+        run.signal(signal);
+        run.wait_for_signals();
+        gate.open();
+        assert_eq!(run.wait(), 128 + signal as i32);
+    }
+}
+
+#[test]
+fn a_stop_that_arrives_during_a_login_stops_the_command_and_its_ranks_when_they_run() {
+    let site = Site::new();
+    let mut gate = site.gate("late");
+    let rsh = format!("{} %h", site.install_script(LOGIN, "login").display());
+    let (terminal, shell) = site.shell_at_terminal();
+    terminal.type_keys(&format!("export FILES={}\n", site.path().display()));
+    terminal.type_keys(&format!("run -n 2 --hosts a,late --rsh '{rsh}' sleep 1000\n"));
+    wait_for_login(&site);
+    let run = shell.running("iof")[0];
+    send(run, Signal::SIGTSTP);
+    wait_for("the signal to be taken", || {
+        let status = fs::read_to_string(format!("/proc/{run}/status")).unwrap();
+        status.lines().any(|line| line == "ShdPnd:\t0000000000000000").then_some(())
+    });
+    gate.open();
+    terminal.wait_for("Stopped", 1);
+    let ranks = || shell.running("sleep");
+    let are_stopped = || ranks().iter().all(|pid| Stat::of(*pid).is_some_and(|stat| stat.state == 'T'));
+    wait_for("the ranks to stop", || (ranks().len() == 2 && are_stopped()).then_some(()));
+    terminal.type_keys("fg\n");
+    wait_for("the ranks to go on", || (!are_stopped()).then_some(()));
+    send(run, Signal::SIGTERM);
+    wait_for("the end", || ranks().is_empty().then_some(()));
+}
+
+#[test]
+fn a_stop_and_a_continue_during_a_login_leave_the_ranks_running() {
+    let site = Site::new();
+    let mut gate = site.gate("late");
+    let run = start(&site, "a,late", &[]);
+    wait_for_login(&site);
+    for signal in [Signal::SIGTSTP, Signal::SIGCONT] {
+        run.signal(signal);
+        run.wait_for_signals();
+    }
+    gate.open();
+    let done = run.finish();
+    assert_eq!((done.code, done.text()), (0, "ran\nran\n"), "{done:?}");
 }
 
 #[test]

@@ -59,11 +59,7 @@ pub fn start(
             ended_by = Some(Ended::Timeout(progress.awaited()));
         }
         while let Some(received) = ended_by.is_none().then(|| signals.wait_for(Duration::ZERO)).flatten() {
-            let asked = match progress.step {
-                StartStep::Agents => Some(received.signal).filter(|signal| asks_to_end(*signal)),
-                StartStep::Ranks => hold(received, &mut for_ranks),
-            };
-            ended_by = asked.map(Ended::Signal);
+            ended_by = hold(received, progress.step, &mut for_ranks).map(Ended::Signal);
         }
         if is_told && matches!(ended_by, Some(Ended::Signal(_))) {
             tell(progress, launch);
@@ -104,14 +100,17 @@ fn tell(progress: &StartProgress<'_>, launch: &Launch<'_>) {
     print_message(format_args!("waiting for {what} {}{}", progress.awaited(), limit.unwrap_or_default()));
 }
 
-/// Keeps a signal that arrived when ranks already ran, until all agents have told that theirs do.
-/// Returns a second signal that asks to end: an agent may not answer.
-fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Option<Signal> {
-    if asks_again(received, for_ranks) {
+/// Keeps a signal for the ranks until all agents have told that theirs run. Returns one that asks to end,
+/// if no rank runs or if it is the second one: an agent may not answer.
+fn hold(received: ReceivedSignal, step: StartStep, held: &mut Vec<ReceivedSignal>) -> Option<Signal> {
+    let is_unstarted = step == StartStep::Agents;
+    if asks_again(received, held) || is_unstarted && asks_to_end(received.signal) {
         return Some(received.signal);
     }
-    if !for_ranks.iter().any(|before| before.signal == received.signal) {
-        for_ranks.push(received);
+    // What continues a process discards a stop that is pending.
+    held.retain(|before| received.signal != Signal::SIGCONT || before.signal != Signal::SIGTSTP);
+    if !held.iter().any(|before| before.signal == received.signal) {
+        held.push(received);
     }
     None
 }
