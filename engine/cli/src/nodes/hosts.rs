@@ -75,6 +75,14 @@ pub(super) fn name_and_slots(text: &str) -> Result<(String, Option<u32>), String
     }
 }
 
+/// Returns the text of a host with slots, which [`name_and_slots`] parses.
+fn with_slots(name: &str, slots: u64) -> String {
+    match name.strip_suffix(host_of(name)).filter(|_| is_ipv6(host_of(name))) {
+        Some(user) => format!("{user}[{}]:{slots}", host_of(name)),
+        None => format!("{name}:{slots}"),
+    }
+}
+
 /// Returns what follows `USER@`, which a name may begin with.
 pub(super) fn host_of(name: &str) -> &str {
     name.split_once('@').map_or(name, |(_, host)| host)
@@ -206,7 +214,7 @@ impl Hosts {
     /// Returns these hosts with slots for `nprocs` ranks.
     fn with_slots_for(&self, nprocs: u64) -> String {
         let each = nprocs.div_ceil(self.hosts.len().max(1) as u64);
-        let mut hosts: Vec<String> = self.names().map(|name| format!("{name}:{each}")).collect();
+        let mut hosts: Vec<String> = self.names().map(|name| with_slots(name, each)).collect();
         if hosts.len() > MAX_ADVISED {
             hosts.truncate(MAX_ADVISED);
             hosts.push("...".into());
@@ -272,6 +280,19 @@ mod tests {
             ("u@b", vec![4, 5]),
         ];
         assert_eq!(nodes, hosts.map(|(host, ranks)| (host.into(), ranks)));
+    }
+
+    #[test]
+    fn the_advice_for_too_few_slots_is_a_list_with_enough() {
+        for (listed, advice) in [
+            ("fd00::7:4", "[fd00::7:4]:3"),
+            ("root@[fd00::7]:2", "root@[fd00::7]:3"),
+            ("fe80::1%eth0,u@b", "[fe80::1%eth0]:2,u@b:2"),
+        ] {
+            let error = listed.parse::<Hosts>().unwrap().place(3, MapBy::Slot).unwrap_err();
+            assert!(error.ends_with(&format!("such as --hosts {advice}")), "{error}");
+            assert!(advice.parse::<Hosts>().unwrap().place(3, MapBy::Slot).is_ok(), "{advice}");
+        }
     }
 
     #[test]
