@@ -1,11 +1,14 @@
 //! Jobs that tools start in a running `iof`: ranks, `iof run --in`, and the engine of `--keep`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use std::io::{BufRead, BufReader};
+
 use iof_proto::limits::MAX_ENDED_SPAWNED_JOBS;
 use iof_testing::command::site::{Site, Stream, lines, program};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
+use nix::unistd::gethostname;
 
 /// Runs a rank that starts a job.
 fn run_spawner(site: &Site, options: &[&str], args: &[&str]) -> Process {
@@ -103,6 +106,25 @@ fn a_job_started_in_a_running_job_has_its_output_its_exit_code_and_its_end_here(
     gate.open();
     let done: Done = main.finish();
     assert_eq!((done.code, done.text()), (0, "main\n"));
+}
+
+#[test]
+fn a_job_in_a_running_job_on_several_nodes_takes_slots_of_this_node_only() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let here = gethostname().unwrap().into_string().unwrap();
+    let hosts = format!("{here}:2,b:2");
+    let options = ["--nspace", "main", "--rsh", "sh -c", "--hosts", &hosts, "-n", "2", "--map-by", "node"];
+    let mut main = site.run_sh(&options, &format!("echo ready; : < {}", gate.path()));
+    let (mut stdout, mut line) = (BufReader::new(main.stdout()), String::new());
+    stdout.read_line(&mut line).unwrap();
+    let refused = run_in(&site, "main", &["-n", "2"], "echo ran").finish();
+    let told = "iof: 2 ranks need as many slots, but 1 of 2 are in use: ";
+    assert!(refused.code == 2 && refused.stderr.starts_with(told), "{refused:?}");
+    let done = run_in(&site, "main", &[], "echo ran").finish();
+    assert_eq!((done.code, done.text()), (0, "ran\n"), "{done:?}");
+    gate.open();
+    assert_eq!(main.wait(), 0);
 }
 
 #[test]

@@ -157,6 +157,12 @@ impl Hosts {
         self.hosts.iter().map(|(_, slots)| u64::from(*slots)).sum()
     }
 
+    /// Returns the number of slots of this node, if it is one of the hosts.
+    pub(super) fn slots_here(&self) -> Option<u64> {
+        let here = self.hosts.iter().filter(|(name, _)| is_here(host_of(name)));
+        here.map(|(_, slots)| u64::from(*slots)).reduce(u64::saturating_add)
+    }
+
     /// Adds as many slots to each host, so that there are enough for `nprocs` ranks.
     ///
     /// # Errors
@@ -231,6 +237,12 @@ pub fn is_here(host: &str) -> bool {
     let short = own.split('.').next().unwrap_or_default();
     let host = host.strip_suffix('.').unwrap_or(host);
     ["localhost", "127.0.0.1", "::1", &own, short].iter().any(|name| name.eq_ignore_ascii_case(host))
+}
+
+/// Returns the number of ranks of these nodes that are on this node.
+pub fn ranks_here(nodes: &[Node]) -> u64 {
+    let here = nodes.iter().filter(|node| is_here(host_of(&node.host)));
+    here.map(|node| node.ranks.len() as u64).sum()
 }
 
 #[cfg(test)]

@@ -214,26 +214,24 @@ impl NodeArgs {
         Ok(self.listed()?.is_some_and(|hosts| !hosts.names().all(is_here)))
     }
 
-    /// Returns the number of ranks that may run on this node, if the options list it alone and limit
-    /// that.
+    /// Returns the hosts of a job, if the options or an allocation list them.
+    fn found(&self) -> Result<Option<ChosenHosts>, Failure> {
+        match self.listed()? {
+            Some(hosts) => Ok(Some(ChosenHosts::new(hosts, variable))),
+            None => ChosenHosts::find(variable).map_err(Failure::Usage),
+        }
+    }
+
+    /// Returns the number of ranks that may run on this node, if that is limited.
     pub fn slots(&self) -> Result<Option<u64>, Failure> {
-        let hosts = self.listed()?.filter(|hosts| !self.oversubscribe && hosts.names().all(is_here));
-        Ok(hosts.map(|hosts| hosts.slots()))
+        let found = self.found()?.filter(|_| !self.oversubscribe);
+        Ok(found.and_then(|found| found.hosts.slots_here()))
     }
 
     /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for
     /// ranks on this node.
     pub fn choose(&self, nprocs: u64) -> Result<Option<(Vec<Node>, Template)>, Failure> {
-        let variable = |name: &str| {
-            env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(|value| value.to_string_lossy().into_owned())
-        };
-        let found = match self.listed()? {
-            Some(hosts) => Some(ChosenHosts::new(hosts, variable)),
-            None => ChosenHosts::find(variable).map_err(Failure::Usage)?,
-        };
-        let Some(ChosenHosts { mut hosts, rsh: default }) = found else {
+        let Some(ChosenHosts { mut hosts, rsh: default }) = self.found()? else {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
@@ -269,6 +267,12 @@ impl NodeArgs {
         self.check_carrier(&template)?;
         Ok(Some((nodes, template)))
     }
+}
+
+/// Returns the value of a variable of the environment that is set.
+fn variable(name: &str) -> Option<String> {
+    let value = env::var_os(name).filter(|value| !value.is_empty());
+    value.map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The shortest value of `--node-timeout`: an agent on a busy node may report late.

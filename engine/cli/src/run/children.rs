@@ -15,6 +15,7 @@ use crate::commands::attach::attach_own;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
 use crate::events::singletons::watch_job;
+use crate::nodes::hosts::ranks_here;
 use crate::nodes::launch::lost_line;
 use crate::nodes::options::NodeLimits;
 use crate::outputs::output::Outputs;
@@ -56,6 +57,8 @@ struct ChildReport {
 
 struct Child<'a> {
     ranks: u64,
+    /// The number of these on this node.
+    here: u64,
     /// `true` if this command writes its output, because it writes that of its parent.
     is_shown: bool,
     /// The outputs that are written once the ranks are started.
@@ -84,9 +87,11 @@ impl<'a> Children<'a> {
         let is_on_nodes = |job: &Nspace| self.running.get(job).is_some_and(|child| child.on_nodes.is_some());
         let of_own = |plan: &&Plan<'_>| plan.nodes.is_some() && plan.spec.nspace == tool.nspace;
         let nodes = own.plan.filter(|plan| of_own(plan) || is_on_nodes(&tool.nspace));
-        let admitted = self.admit(own, &spec, parent).and_then(|child| match nodes {
-            Some(plan) => Ok((child, Some(StartOnNodes::new(plan, self.used(own), &spec).map_err(refusal)?))),
-            None => Ok((child, None)),
+        let [used, _] = self.used(own);
+        let start = nodes.map(|plan| StartOnNodes::new(plan, used, &spec)).transpose().map_err(refusal);
+        let admitted = start.and_then(|start| {
+            let here = start.as_ref().map_or(spec.nprocs(), |start| ranks_here(&start.nodes));
+            Ok((self.admit(own, (&spec, here), parent)?, start))
         });
         match admitted {
             Ok((mut child, start)) => {
@@ -101,23 +106,28 @@ impl<'a> Children<'a> {
         }
     }
 
-    /// Returns the number of ranks that run.
-    fn used(&self, own: &Own<'_, 'a>) -> u64 {
-        let others = self.running.values().map(|child| child.ranks).fold(0, u64::saturating_add);
-        others.saturating_add(own.plan.map_or(0, |plan| plan.spec.nprocs()))
+    /// Returns the number of ranks that run, and of those on this node.
+    fn used(&self, own: &Own<'_, 'a>) -> [u64; 2] {
+        let of_own = own.plan.map_or([0; 2], |plan| {
+            let ranks = plan.spec.nprocs();
+            [ranks, plan.nodes.as_ref().map_or(ranks, |(nodes, _)| ranks_here(nodes))]
+        });
+        self.running.values().fold(of_own, |[all, here], child| {
+            [all.saturating_add(child.ranks), here.saturating_add(child.here)]
+        })
     }
 
+    /// Admits a job with `here` ranks on this node, or refuses it.
     fn admit(
         &self,
         own: &Own<'_, 'a>,
-        spec: &JobSpec,
+        (spec, here): (&JobSpec, u64),
         parent: Option<&Nspace>,
     ) -> Result<Child<'a>, Refusal> {
-        let ranks = spec.nprocs();
-        let used = self.used(own);
-        if let Some(slots) = own.slots.filter(|slots| used.saturating_add(ranks) > *slots) {
+        let (ranks, [_, used]) = (spec.nprocs(), self.used(own));
+        if let Some(slots) = own.slots.filter(|slots| used.saturating_add(here) > *slots) {
             let reason = format!(
-                "{ranks} ranks need as many slots, but {used} of {slots} are in use: run iof with more in --hosts, or with \
+                "{here} ranks need as many slots, but {used} of {slots} are in use: run iof with more in --hosts, or with \
                  --oversubscribe"
             );
             return Err(Refusal::new(Status::ERR_OUT_OF_RESOURCE, reason));
@@ -128,7 +138,7 @@ impl<'a> Children<'a> {
         let outputs = shown.map(|plan| attach(own.engine, &plan.outputs, spec)).transpose()?;
         let (is_shown, mpi, timeout) = (outputs.is_some(), spec.mpi, spec.timeout);
         let (job, on_nodes, alone, asked) = (None, None, None, Vec::new());
-        Ok(Child { ranks, is_shown, outputs, job, on_nodes, mpi, timeout, alone, asked })
+        Ok(Child { ranks, here, is_shown, outputs, job, on_nodes, mpi, timeout, alone, asked })
     }
 
     /// Notes that the ranks of a job are started, or that none is. Returns the number
