@@ -81,7 +81,7 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     let lost = "iof: job demo: node b is lost with ranks 1-2: its carrier ended with signal: 9 (SIGKILL); of its \
                 unfinished output 4 bytes arrived, at least 0 are missing, and what";
     assert!(lines[0].starts_with(lost), "{stderr}");
-    let ended = "iof: job demo: terminated 1 other rank (0) because rank 1 failed (see --kill-on-bad-exit)";
+    let ended = "iof: job demo: terminated 1 other rank (0) because node b was lost (see --kill-on-bad-exit)";
     assert_eq!(lines[1], ended, "{stderr}");
     let ranks = "ended by iof (SIGTERM): 1 rank (0), unknown exit status: 2 ranks (1-2); ";
     assert!(lines[2].contains(ranks), "{stderr}");

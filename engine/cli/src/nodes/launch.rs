@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, LaunchError, Rendezvous};
-use iof_proto::Nspace;
-use iof_proto::ranges::listed;
-use iof_remote::{Launch, Node, NodeLost, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
+use iof_remote::{Launch, Node, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
 use nix::sys::signal::Signal;
 
 use crate::args::RunArgs;
@@ -159,24 +157,4 @@ fn not_started(error: RemoteStartError, launch: &Launch<'_>, ended_by: Option<En
         (RemoteStartError::Job(error @ LaunchError::NameTaken(_)), _) => Failure::usage(error),
         (error, _) => Failure::running(error),
     }
-}
-
-/// Returns the line about a node that is lost.
-pub fn lost_line(nspace: &Nspace, lost: &NodeLost) -> String {
-    let NodeLost { host, reason, ranks, delivered, missing, totals } = lost;
-    let ranks = match ranks.len() {
-        0 => String::new(),
-        1 => format!(" with rank {}", listed(ranks)),
-        _ => format!(" with ranks {}", listed(ranks)),
-    };
-    let totals = match totals {
-        Some(time) => {
-            format!("what the ranks wrote in the last {:.1} s is unknown", time.elapsed().as_secs_f64())
-        }
-        None => "what else the ranks wrote is unknown".into(),
-    };
-    format!(
-        "job {nspace}: node {host} is lost{ranks}: {reason}; of its unfinished output {delivered} bytes arrived, at \
-         least {missing} are missing, and {totals}",
-    )
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, RankExit, Signal};
+use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, NodeLost, RankExit, Signal};
 use iof_proto::ranges::listed;
 use iof_proto::{Channel, Nspace, Rank};
 use nix::libc;
@@ -49,6 +49,8 @@ pub struct Failures {
     terminated: BTreeSet<Rank>,
     /// The number of these ranks that SIGKILL ended.
     killed: usize,
+    /// The nodes that were lost.
+    lost: Vec<NodeLost>,
 }
 
 impl Failures {
@@ -65,6 +67,7 @@ impl Failures {
             early_end: None,
             terminated: BTreeSet::new(),
             killed: 0,
+            lost: Vec::new(),
         }
     }
 
@@ -135,6 +138,38 @@ impl Failures {
         }
     }
 
+    /// Notes that a node is lost. Returns the line about it.
+    pub fn node_lost(&mut self, lost: NodeLost) -> String {
+        let NodeLost { host, reason, ranks, delivered, missing, totals } = &lost;
+        let ranks = match ranks.len() {
+            0 => String::new(),
+            1 => format!(" with rank {}", listed(ranks)),
+            _ => format!(" with ranks {}", listed(ranks)),
+        };
+        let totals = match totals {
+            Some(time) => {
+                format!("what the ranks wrote in the last {:.1} s is unknown", time.elapsed().as_secs_f64())
+            }
+            None => "what else the ranks wrote is unknown".into(),
+        };
+        let line = format!(
+            "job {}: node {host} is lost{ranks}: {reason}; of its unfinished output {delivered} bytes arrived, at least \
+             {missing} are missing, and {totals}",
+            self.nspace
+        );
+        self.lost.push(lost);
+        line
+    }
+
+    /// Returns the reason why the end of this rank ended the job.
+    fn bad_exit(&self, rank: Rank) -> String {
+        let cause = match self.lost.iter().find(|lost| lost.ranks.contains(&rank)) {
+            Some(lost) => format!("node {} was lost", lost.host),
+            None => format!("rank {rank} failed"),
+        };
+        cause + " (see --kill-on-bad-exit)"
+    }
+
     fn timeout_line(&self) -> String {
         let what = match self.terminated.len() {
             0 => "all ranks have exited, but another process holds their output open".into(),
@@ -191,7 +226,7 @@ impl Failures {
             more => add(format!("{more} more ranks failed: {others}")),
         }
         let because = match self.early_end {
-            Some(EndCause::BadExit(rank)) => Some(format!("rank {rank} failed (see --kill-on-bad-exit)")),
+            Some(EndCause::BadExit(rank)) => Some(self.bad_exit(rank)),
             Some(EndCause::Abort { rank, .. }) => Some(format!("rank {rank} called MPI_Abort")),
             Some(EndCause::Uninitialized(rank)) => Some(format!("rank {rank} did not call MPI_Init")),
             Some(EndCause::Exchange(_)) => Some("its ranks can't exchange values".to_owned()),

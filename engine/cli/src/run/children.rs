@@ -16,7 +16,6 @@ use crate::error::Failure;
 use crate::events::job_event::JobEvent;
 use crate::events::singletons::watch_job;
 use crate::nodes::hosts::ranks_here;
-use crate::nodes::launch::lost_line;
 use crate::nodes::options::NodeLimits;
 use crate::outputs::output::Outputs;
 use crate::outputs::printers::AttachedOutputs;
@@ -298,7 +297,7 @@ fn failure_lines(job: &Job, timeout: Option<Duration>) -> Vec<String> {
     let told = job.endings().filter_map(|ending| match ending {
         Ending::Rank(rank) => failures.exited(&rank),
         Ending::Early(end) => failures.ends_early(&end),
-        Ending::NodeLost(lost) => Some(lost_line(job.nspace(), &lost)),
+        Ending::NodeLost(lost) => Some(failures.node_lost(lost)),
         Ending::Mpi { .. } => None,
     });
     let mut lines: Vec<String> = told.collect();

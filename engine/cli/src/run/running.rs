@@ -20,7 +20,6 @@ use super::prepared::Prepared;
 use crate::error::Failure;
 use crate::events::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
 use crate::events::stdin::StdinEvent;
-use crate::nodes::launch::lost_line;
 use crate::outputs::printers::add_report;
 use crate::processes::signals::{self, ReceivedSignal};
 use crate::processes::suspects::Suspects;
@@ -286,7 +285,8 @@ impl RunningJob<'_> {
             }
             Ending::NodeLost(lost) => {
                 lost.ranks.iter().for_each(|rank| self.take_keyboard(*rank));
-                self.report_lost(lost_line(self.job.nspace(), &lost));
+                let line = self.failures.node_lost(lost);
+                self.report_lost(line);
             }
             Ending::Early(end) => {
                 self.course.is_ending = true;
