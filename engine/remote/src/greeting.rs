@@ -1,11 +1,20 @@
 //! Text of a carrier, such as that of ssh(1) or of a shell's start-up file: what arrives before the first
 //! frame, and on stderr.
 
-use std::io;
+use std::{io, mem};
 
 use iof_nodes::limits::{MAX_CARRIER_TEXT, MAX_GREETING};
 use iof_nodes::{FrameDecoder, HEADER};
 use iof_proto::names::escape;
+
+/// A stream of a carrier that may have text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextStream {
+    /// Its stdout, before the first frame.
+    Output,
+    /// Its stderr.
+    Errors,
+}
 
 /// The text of a node's carriers. It waits until the agent speaks, as a part of the reason for which it may
 /// not start. Then it is shown line by line.
@@ -13,14 +22,18 @@ pub struct CarrierText {
     host: String,
     /// The number of bytes of the current carrier.
     length: usize,
-    /// The text that is not shown.
+    /// The lines that are not shown.
     held: Vec<u8>,
+    /// The beginnings of the last lines of both streams.
+    output: Vec<u8>,
+    errors: Vec<u8>,
     is_shown: bool,
 }
 
 impl CarrierText {
     pub fn new(host: &str) -> CarrierText {
-        CarrierText { host: host.into(), length: 0, held: Vec::new(), is_shown: false }
+        let (held, output, errors) = (Vec::new(), Vec::new(), Vec::new());
+        CarrierText { host: host.into(), length: 0, held, output, errors, is_shown: false }
     }
 
     /// Begins with the text of another carrier, which is not shown if it `is_silent`.
@@ -29,15 +42,29 @@ impl CarrierText {
     }
 
     /// Adds text. What exceeds [`MAX_GREETING`] bytes of a carrier is not shown.
-    pub fn add(&mut self, text: &[u8]) {
+    pub fn add(&mut self, stream: TextStream, text: &[u8]) {
         let room = MAX_GREETING.saturating_sub(self.length);
         self.length = self.length.saturating_add(text.len());
-        self.held.extend(text.get(..room).unwrap_or(text));
+        let part = match stream {
+            TextStream::Output => &mut self.output,
+            TextStream::Errors => &mut self.errors,
+        };
+        part.extend(text.get(..room).unwrap_or(text));
         if room > 0 && self.length > MAX_GREETING {
-            self.held.extend(format!("\nmore than {MAX_GREETING} bytes: the rest is not shown\n").bytes());
+            part.extend(format!("\nmore than {MAX_GREETING} bytes: the rest is not shown\n").bytes());
         }
+        let whole = part.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last.saturating_add(1));
+        self.held.extend(part.drain(..whole));
         if self.is_shown {
             self.show(false);
+        }
+    }
+
+    /// Ends the last lines of both streams.
+    fn end_lines(&mut self) {
+        for part in [&mut self.output, &mut self.errors].into_iter().filter(|part| !part.is_empty()) {
+            self.held.append(part);
+            self.held.push(b'\n');
         }
     }
 
@@ -45,10 +72,10 @@ impl CarrierText {
     /// arrives.
     pub fn show(&mut self, is_end: bool) {
         self.is_shown = true;
-        let whole =
-            self.held.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last.saturating_add(1));
-        let count = if is_end { self.held.len() } else { whole };
-        let text: Vec<u8> = self.held.drain(..count).collect();
+        if is_end {
+            self.end_lines();
+        }
+        let text = mem::take(&mut self.held);
         for line in String::from_utf8_lossy(&text).lines() {
             // Agents begin with the name of their command, and of their node.
             let line = line.strip_prefix("iof: ").unwrap_or(line);
@@ -63,6 +90,7 @@ impl CarrierText {
         if self.is_shown {
             self.show(true);
         }
+        self.end_lines();
         let rest = self.held.split_off(self.held.len().saturating_sub(MAX_CARRIER_TEXT));
         self.held.clear();
         let text = String::from_utf8_lossy(&rest);
@@ -89,11 +117,25 @@ impl CarrierText {
             let limit = format!("more than {MAX_GREETING} bytes (MAX_GREETING) precede the first frame");
             return Err(io::Error::other(limit));
         }
-        self.add(text);
+        self.add(TextStream::Output, text);
         let has_header = decoder.held() >= HEADER;
         if has_header {
             self.show(true);
         }
         Ok(has_header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_its_end_on_one_stream_is_not_joined_with_one_on_the_other() {
+        let mut text = CarrierText::new("a");
+        text.add(TextStream::Output, b"no newline");
+        text.add(TextStream::Errors, b"motd\npart");
+        text.add(TextStream::Output, b" yet\n");
+        assert_eq!(text.take(), ": motd; no newline yet; part");
     }
 }

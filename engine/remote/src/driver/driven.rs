@@ -21,6 +21,7 @@ use super::EdgeDriver;
 use crate::carrier::{Carrier, CarrierEnd, DRAIN_LIMIT, EXIT_LIMIT};
 use crate::carriers::NodeConnection;
 use crate::edge::{EdgeEnds, NodeEvent};
+use crate::greeting::TextStream;
 use crate::receiver::Receiver;
 use crate::tcp::is_cut;
 
@@ -260,7 +261,9 @@ impl Driven {
         let mut piece = [0; TEXT_PIECE];
         let Some(errors) = self.errors.as_mut().filter(|_| self.has_text) else { return false };
         match errors.read(&mut piece) {
-            Ok(length @ 1..) => self.ends.text().add(piece.get(..length).unwrap_or_default()),
+            Ok(length @ 1..) => {
+                self.ends.text().add(TextStream::Errors, piece.get(..length).unwrap_or_default())
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.has_text = false,
             Ok(0) | Err(_) => self.errors = None,
