@@ -154,7 +154,9 @@ class Reader:
 
     def __init__(self, job, record, ranks):
         self.job, self.record, self.name, self.outputs = job, record, record["name"], record["outputs"]
-        self.merged, self.has_offsets = record["merged"], record["format"] == "json"
+        self.has_offsets = record["format"] == "json"
+        # All objects are in one output.
+        self.merged = record["merged"] or self.has_offsets
         chosen = [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]
         self.tracks = {
             (rank, channel): Track(self.name, ranks[rank].streams[channel], record["may_lose"]) for rank, channel in chosen}
@@ -162,6 +164,9 @@ class Reader:
         self.hidden = {}
         said = MESSAGE.findall(self.outputs["err"] + self.outputs["out"] * self.merged)
         self.messages = [message.decode(errors="replace").strip() for message in said]
+        if self.has_offsets:
+            objects = re.findall(rb'^\{"type":"message".*\}$', self.outputs["out"], re.M)
+            self.messages += ["iof: " + json.loads(found)["text"] for found in objects]
         self.text = "\n".join(self.messages)
         # Otherwise it was killed or given up, and what it got may end anywhere.
         self.is_whole = not record["killed"] and not job["unstarted"] and (
@@ -216,8 +221,12 @@ class Reader:
             found = json.loads(line)
         except ValueError:
             return False
+        if found["type"] == "message":
+            return True
         if found["nspace"] != self.job["nspace"]:
             self.fail(f"the job {self.job['nspace']}", line[:120])
+        if found["type"] in ("rank_start", "exit", "job_end"):
+            return True
         if found["rank"] is None:
             self.hidden[found["channel"]] = self.hidden.get(found["channel"], 0) + found["lost"]
             return True
@@ -231,6 +240,8 @@ class Reader:
             track.broken = found["missing"]
             if track.stream.host not in self.job["lost_hosts"] or offset + track.broken > track.stream.high:
                 track.fail(offset, f"a broken end only on a lost node, within {track.stream.high} bytes", line[:120])
+            return True
+        if found["type"] == "end":
             return True
         # An agent has the name of this machine. Nobody knows the pid of a rank whose start was not reported.
         host = found["host"] if self.record.get("agent") or not track.stream.host else track.stream.host

@@ -2,7 +2,9 @@
 //! drop bytes and report them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use iof_testing::bytes::{Gap, assert_accounted, assert_same, assert_told, from_json, noise, noise_sum, sum};
+use iof_testing::bytes::{
+    Gap, assert_accounted, assert_same, assert_told, from_json, messages, noise, noise_sum, sum,
+};
 use iof_testing::command::site::{BACKENDS, Gate, Site, rank};
 use iof_testing::pipes::collect;
 use iof_testing::process::Process;
@@ -26,12 +28,13 @@ fn start(site: &Site, drop: &str, middle: &Gate, options: &[&str]) -> Process {
 const JSON: [&str; 2] = ["--output", "json"];
 
 /// Waits for the end of a run in JSON. Returns the delivered bytes and the gaps, and checks that
-/// they are all bytes, and that stderr reports the gaps.
+/// they are all bytes, and that messages report the gaps.
 fn finish(run: &Process, stdout: Pending<Vec<u8>>, stderr: Pending<Vec<u8>>) -> (Vec<u8>, Vec<Gap>) {
-    let (delivered, gaps) = from_json(0, "stdout", &stdout.get());
-    assert_eq!(run.wait(), 0);
+    let stdout = stdout.get();
+    let (delivered, gaps) = from_json(0, "stdout", &stdout);
+    assert_eq!((run.wait(), stderr.get()), (0, Vec::new()));
     assert_accounted(0, &delivered, &gaps, TOTAL);
-    assert_told(0, "stdout", &stderr.get(), &gaps);
+    assert_told(0, "stdout", messages(&stdout).as_bytes(), &gaps);
     (delivered, gaps)
 }
 
@@ -202,19 +205,19 @@ fn gaps_of_a_file_and_of_its_copy_are_reported_separately() {
     drop(file);
     let (copied, stderr) = run.collect();
     let (filed, copied) = (collect(reader), copied.get());
-    let (filed, stderr) = (filed.get(), String::from_utf8(stderr.get()).unwrap());
-    assert_eq!(run.wait(), 0, "{stderr}");
+    let (filed, told) = (filed.get(), messages(&copied));
+    assert_eq!((run.wait(), stderr.get()), (0, Vec::new()), "{told}");
     let mut count = 0;
     for (output, place) in [(copied, " on stdout"), (filed, " in its file")] {
         let reports: String =
-            stderr.lines().filter_map(|line| Some(format!("{}\n", line.strip_suffix(place)?))).collect();
+            told.lines().filter_map(|line| Some(format!("{}\n", line.strip_suffix(place)?))).collect();
         let (delivered, gaps) = from_json(0, "stdout", &output);
         assert_accounted(0, &delivered, &gaps, TOTAL);
         assert_told(0, "stdout", reports.as_bytes(), &gaps);
         assert!((delivered.len() as u64) < TOTAL, "{place}");
         count += reports.lines().count();
     }
-    assert_eq!(count, stderr.lines().count(), "{stderr}");
+    assert_eq!(count, told.lines().count(), "{told}");
 }
 
 #[test]
@@ -228,12 +231,13 @@ fn gaps_of_a_stream_are_summed_and_told_at_most_once_a_second() {
     let mut run = site.run(&options, program);
     let (stdout, stderr) = run.collect();
     gate.open();
-    let (_, gaps) = from_json(0, "stdout", &stdout.get());
-    assert_eq!(run.wait(), 0);
-    let (stderr, seconds) = (stderr.get(), start.elapsed().as_secs());
-    assert_told(0, "stdout", &stderr, &gaps);
+    let stdout = stdout.get();
+    let (_, gaps) = from_json(0, "stdout", &stdout);
+    assert_eq!((run.wait(), stderr.get()), (0, Vec::new()));
+    let (told, seconds) = (messages(&stdout), start.elapsed().as_secs());
+    assert_told(0, "stdout", told.as_bytes(), &gaps);
     // A report each second, one at the end and the sum.
-    let reports = String::from_utf8(stderr).unwrap().lines().count() as u64;
+    let reports = told.lines().count() as u64;
     assert!(!gaps.is_empty() && (1..=seconds + 3).contains(&reports), "{reports} in {seconds} s: {gaps:?}");
 }
 

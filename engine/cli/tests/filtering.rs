@@ -31,7 +31,10 @@ fn whole_lines_are_shown_or_not_in_every_format_and_files_have_all() {
     let all = "step 1 loss 5\nwarning\nstep 2 loss nan\nstep 10\nstep 3 loss";
     assert_eq!(fs::read_to_string(file.with_extension("out")).unwrap(), all);
     let json = site.run_sh(&["--match", "nan", "--output", "json"], SCRIPT).finish();
-    assert!(json.text().contains("\"offset\":22,") && json.text().lines().count() == 1, "{json:?}");
+    assert!(
+        json.text().contains("\"offset\":22,\"host\"") && json.text().matches("\"output\"").count() == 1,
+        "{json:?}"
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::thread;
 use iof_engine::{Config, Engine, LogConfig, Rendezvous, Syslog};
 
 use iof_testing::TIMEOUT;
+use iof_testing::bytes::pieces;
 use iof_testing::command::site::{Site, iof};
 use iof_testing::process::{Done, Process};
 use iof_testing::servers::{SyslogSocket, mail_server, unused_address};
@@ -83,8 +84,8 @@ fn json_distinguishes_logged_messages_from_written_output() {
     let script = "echo own; $IOF log --channel stdout said";
     run.env("IOF", IOF).args(["--nspace", "job", "--output", "json", "--", "sh", "-c", script]);
     let done = Process::start(&mut run).finish();
-    let lines = done.text().lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let mut outputs: Vec<_> = lines
+    let mut outputs: Vec<_> = pieces(&done.stdout)
+        .into_iter()
         .map(|line| (line["data"].clone(), line["offset"].clone(), line.get("logged").cloned()))
         .collect();
     outputs.sort_by_key(|(data, ..)| data.to_string());

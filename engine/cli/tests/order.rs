@@ -4,10 +4,10 @@
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
+use iof_testing::bytes::pieces;
 use iof_testing::command::lease::Lease;
 use iof_testing::command::site::{BACKENDS, Gate, Site};
 use iof_testing::process::Process;
-use serde_json::Value;
 
 /// The writes of a rank: whether to stderr, and the text.
 const WRITES: [(bool, &str); 7] = [
@@ -125,9 +125,9 @@ fn a_late_pull_writes_all_lines_in_the_order_in_which_they_were_read() {
             format!("<{channel} rank=\"0\">{line}&#010;</{channel}>\n")
         });
         assert_eq!(read("xml"), xml.concat(), "{backend}");
-        let json: Vec<String> = read("json")
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].as_str().unwrap().to_owned())
+        let json: Vec<String> = pieces(read("json").as_bytes())
+            .iter()
+            .map(|object| object["data"].as_str().unwrap().to_owned())
             .collect();
         assert_eq!(json.concat(), text(&LINES), "{backend}");
         let times = read("time");

@@ -8,6 +8,7 @@ use std::io::Read;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use iof_testing::bytes::pieces;
 use iof_testing::command::site::{Site, iof};
 use iof_testing::command::site::{lines, run};
 use iof_testing::pipes::collect;
@@ -58,7 +59,7 @@ fn detailed_tags_and_json_contain_host_and_pid_of_the_rank() {
     }
     assert_eq!(done.text().lines().count(), 2);
     let done = run(&site, &["-n", "2", "--output", "json"], r"echo $$; printf '\377\n'");
-    let objects: Vec<Value> = done.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let objects = pieces(&done.stdout);
     assert_eq!(objects.len(), 4);
     for object in objects {
         assert_eq!((&object["nspace"], &object["channel"]), (&"launcher@1".into(), &"stdout".into()));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use iof_testing::bytes::pieces;
 use iof_testing::command::site::Site;
 use iof_testing::command::terminal::{CTRL_C, CTRL_Z};
 use iof_testing::process::Process;
@@ -164,8 +165,7 @@ fn lines_stay_whole_at_a_pull_while_the_run_holds_the_ranks_back() {
 /// by a gap.
 fn assert_cut_at_gaps_only(text: &str) {
     let mut cut: [Option<(u64, String)>; 4] = [const { None }; 4];
-    for line in text[..text.rfind('\n').unwrap()].lines() {
-        let object: Value = serde_json::from_str(line).unwrap();
+    for object in pieces(text[..=text.rfind('\n').unwrap()].as_bytes()) {
         let rank = usize::try_from(object["rank"].as_u64().unwrap()).unwrap();
         if object["lost"].is_number() {
             cut[rank] = None;

@@ -99,6 +99,9 @@ fn pieces(path: &Path) -> BTreeMap<(u64, String), Vec<Piece>> {
     let text = fs::read_to_string(path).unwrap();
     for line in text.lines().filter(|line| !line.starts_with("iof: ")) {
         let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        if !["output", "gap"].contains(&object["type"].as_str().unwrap()) {
+            continue;
+        }
         let stream = (object["rank"].as_u64().unwrap(), object["channel"].as_str().unwrap().to_owned());
         let piece = match (object["data"].as_str(), object["encoding"].is_null()) {
             (Some(data), true) => Ok(data.as_bytes().to_vec()),
@@ -209,7 +212,7 @@ fn a_file_that_can_not_be_continued_is_refused_and_not_changed() {
         ("one\n", "line 1"),
         ("one", "line 1"),
         (
-            "{\"nspace\":\"job\",\"rank\":0,\"channel\":\"stdout\",\"time\":0,\"offset\":0,\"data\":\"\"}\n",
+            "{\"type\":\"output\",\"nspace\":\"job\",\"rank\":0,\"channel\":\"stdout\",\"time\":0,\"offset\":0,\"data\":\"\"}\n",
             "line 1",
         ),
         ("iof: a message\n{}\n", "line 2"),
@@ -221,7 +224,7 @@ fn a_file_that_can_not_be_continued_is_refused_and_not_changed() {
     fs::remove_file(&path).unwrap();
     let done = pull(&site, &resume_json);
     assert_eq!((done.code, done.text().lines().count()), (0, 1), "{done:?}");
-    fs::write(&path, format!("{}{{\"nspace\":\"jo", done.text())).unwrap();
+    fs::write(&path, format!("{}{{\"type\":\"output\",\"nspace\":\"jo", done.text())).unwrap();
     assert_eq!(pull(&site, &resume_json).text(), "", "nothing is written twice");
     assert_eq!(fs::read_to_string(&path).unwrap(), done.text(), "the incomplete line is cut off");
     gate.open();

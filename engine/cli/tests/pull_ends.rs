@@ -9,6 +9,7 @@ use std::time::Duration;
 use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
 use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
 use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_testing::bytes::{messages, pieces};
 use iof_testing::command::site::Site;
 use iof_testing::process::Process;
 use iof_testing::wait_for;
@@ -187,8 +188,8 @@ fn a_pull_in_json_shows_the_bytes_of_streams_that_it_missed_entirely() {
     let (stdout, stderr) = pull.collect();
     assert_eq!(pull.wait(), 0);
     let (mut read, mut missed, mut streams) = (0, 0, 0);
-    for line in String::from_utf8(stdout.get()).unwrap().lines() {
-        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+    let stdout = stdout.get();
+    for object in pieces(&stdout) {
         match object["lost"].as_u64() {
             None => read += object["data"].as_str().unwrap().len() as u64,
             Some(lost) => {
@@ -204,6 +205,6 @@ fn a_pull_in_json_shows_the_bytes_of_streams_that_it_missed_entirely() {
     }
     assert_eq!(read + missed, 10 * u64::from(STREAMS));
     assert!(streams > 0 && missed == 10 * streams, "{missed} bytes of {streams} streams");
-    let stderr = String::from_utf8(stderr.get()).unwrap();
-    assert!(stderr.contains("rank * stdout: "), "{stderr}");
+    let told = messages(&stdout);
+    assert!(told.contains("rank * stdout: ") && stderr.get().is_empty(), "{told}");
 }

@@ -81,7 +81,13 @@ fn several_jobs_are_pulled_with_tags_also_those_that_begin_meanwhile() {
     assert_eq!(sorted(&matched), expected(&["train-a", "train-b"]));
     assert_eq!(sorted(&all), expected(&["other", "train-a", "train-b"]));
     assert_eq!(sorted(&named), expected(&["other", "train-a"]));
-    assert_eq!(json.text().lines().filter(|line| line.starts_with("{\"nspace\":\"train-")).count(), 4);
+    assert_eq!(
+        json.text()
+            .lines()
+            .filter(|line| line.starts_with("{\"type\":\"output\",\"nspace\":\"train-"))
+            .count(),
+        4
+    );
     let done = files.finish();
     let file = fs::read_to_string(site.path().join("out.train-b")).unwrap();
     assert_eq!(file, "train-b one\ntrain-b two\n", "the name of the file has the job: {done:?}");

@@ -15,7 +15,8 @@ use crate::batch::{Batch, MAX_COPIED};
 use crate::destination::{Destination, OpenDestination};
 use crate::files::{FileError, FileId, Pool};
 use crate::format::label::Source;
-use crate::format::style::{Loss, OpenLine};
+use crate::format::mark::StreamMark;
+use crate::format::style::OpenLine;
 use crate::lines::FlushClock;
 use crate::options::Options;
 use crate::order::Siblings;
@@ -285,7 +286,8 @@ impl PrinterTask {
     ) -> Result<Option<ReadyStream>, PrintError> {
         let peeked = reader.peek(id);
         if self.stream(id).is_none()
-            && matches!(peeked, Peeked::Bytes | Peeked::Gap(_) | Peeked::Broken { .. })
+            && (matches!(peeked, Peeked::Bytes | Peeked::Gap(_) | Peeked::Broken { .. })
+                || matches!(peeked, Peeked::Complete(_)) && self.options.style.has_objects())
         {
             self.add(reader, id)?;
         }
@@ -312,16 +314,13 @@ impl PrinterTask {
         if matches!(peeked, Peeked::Complete(_) | Peeked::Broken { .. } | Peeked::Gone(_) | Peeked::Flushed) {
             self.ended.push(id);
         }
+        let has_objects = self.options.style.has_objects();
         let Some(stream) = self.stream(id) else { return Ok(None) };
         let ends = !matches!(peeked, Peeked::Bytes | Peeked::Nothing);
         let has_bytes = peeked == Peeked::Bytes;
-        let loss = match peeked {
-            Peeked::Gap(gap) => Some(Loss::Gap(gap)),
-            Peeked::Broken { counts, missing } => Some(Loss::End { offset: counts.produced, missing }),
-            _ => None,
-        };
-        let is_ready = has_bytes || loss.is_some() || !stream.partial.bytes().is_empty();
-        Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, loss, until: usize::MAX, follows: false }))
+        let mark = StreamMark::of(&peeked, has_objects);
+        let is_ready = has_bytes || mark.is_some() || !stream.partial.bytes().is_empty();
+        Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, mark, until: usize::MAX, follows: false }))
     }
 
     fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {

@@ -7,7 +7,8 @@ use std::time::Instant;
 use crate::batch::Batch;
 use crate::files::FileId;
 use crate::format::label::Label;
-use crate::format::style::{Loss, OpenLine, Run};
+use crate::format::mark::StreamMark;
+use crate::format::style::{OpenLine, Run};
 use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
 use crate::output::Audience;
@@ -48,8 +49,8 @@ pub(crate) struct ReadyStream {
     pub has_bytes: bool,
     /// Whether the line ends here, even without a newline.
     pub ends: bool,
-    /// The bytes that are missing at this position.
-    pub loss: Option<Loss>,
+    /// The gap or the end at this position.
+    pub mark: Option<StreamMark>,
     /// The number of bytes in its ring that may be written now. Later ones were read after bytes of
     /// another stream, which must be written first.
     pub until: usize,
@@ -186,9 +187,9 @@ impl Stream {
             self.print_part(builder);
         }
         self.partial.end();
-        if let Some(loss) = ready.loss {
+        if let Some(mark) = ready.mark {
             self.cut_line(builder);
-            builder.options.style.write_loss(loss, &mut self.label, &mut builder.batch);
+            builder.options.style.write_mark(mark, &mut self.label, &mut builder.batch);
         }
         Outcome::nothing(ready.id)
     }

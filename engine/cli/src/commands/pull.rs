@@ -57,7 +57,9 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     let mut all = PrintReport::default();
     // The first failure ends the command.
     reports.into_iter().try_for_each(|(_, report)| report.map(|report| add_losses(&mut all, report)))?;
-    check(engine.unwrap_or_default(), &all).map_err(Failure::Running)
+    let whole = check(engine.unwrap_or_default(), &all);
+    args.print_job_ends(pulled.iter().map(|job| &job.nspace), whole.is_ok());
+    whole.map_err(Failure::Running)
 }
 
 /// A tool for each part, attached to one engine, that pulls the selected streams of the part, `None` for

@@ -10,6 +10,7 @@ use crate::options::engine::EngineArgs;
 use crate::options::position::PositionArgs;
 use crate::options::values::{CHANNELS, Ranks, duration, ranks};
 use crate::outputs::output::{OpenMode, OutputArgs, Outputs};
+use crate::reports::objects::print_job_end;
 
 #[derive(Args)]
 pub struct PullArgs {
@@ -88,6 +89,13 @@ impl PullArgs {
     /// Returns whether these names stand for several jobs.
     pub fn is_several(&self, names: &[Nspace]) -> bool {
         names.len() > 1 || self.engine.nspace.is_none() && names.iter().any(is_pattern)
+    }
+
+    /// Prints objects of the ends of jobs of which all selected output is written, if the output is JSON.
+    pub fn print_job_ends<'n>(&self, jobs: impl Iterator<Item = &'n Nspace>, is_whole: bool) {
+        if !self.part.no_follow && self.part.until.is_none() {
+            jobs.for_each(|job| print_job_end(job, None, is_whole));
+        }
     }
 
     /// Refuses options that apply to one run of one job.

@@ -249,7 +249,9 @@ impl SeveralPulls<'_> {
             return;
         }
         job.looked = Some(Instant::now());
-        if let Err(reason) = check(job.engine, &job.report) {
+        let whole = check(job.engine, &job.report);
+        self.args.print_job_ends([&link.1].into_iter(), whole.is_ok());
+        if let Err(reason) = whole {
             self.fail(&link.1, &reason);
         }
         self.wait = self.args.wait.map(JobWait::begin);

@@ -18,10 +18,13 @@ use crate::error::Failure;
 const LONGEST_OBJECT: u64 = 256 << 20;
 /// Texts of objects that do not occur in a string in JSON, where quotation marks are escaped: their
 /// begin, and what precedes the time, the data and the token.
-const BEGIN: &[u8] = b"{\"nspace\":";
+const BEGIN: &[u8] = b"{\"type\":\"";
 const TIME: &[u8] = b",\"time\":";
 const DATA: &[u8] = b",\"data\":";
 const TOKEN: &[u8] = b",\"token\":\"";
+
+/// The types of objects without tokens.
+const OTHERS: [&[u8]; 3] = [b"end\"", b"message\"", b"job_end\""];
 
 /// A stream: job, rank, channel, and whether it was logged.
 type StreamName = (Nspace, Rank, Channel, bool);
@@ -77,6 +80,10 @@ impl Resume {
             // An object that was cut and another one may be one line.
             let objects = find_iter(object, BEGIN).take(2).count();
             let (head, rest) = split(object, TIME).filter(|_| objects == 1).ok_or_else(unknown)?;
+            let kind = head.strip_prefix(BEGIN).ok_or_else(unknown)?;
+            if OTHERS.iter().any(|other| kind.starts_with(other)) {
+                continue;
+            }
             let name = match names.get(head) {
                 Some(name) => name.clone(),
                 None => {
@@ -86,7 +93,7 @@ impl Resume {
             };
             match split(rest, TOKEN) {
                 Some((_, token)) => drop(resume.tokens.insert(name, parse(token).ok_or_else(unknown)?)),
-                // Streams that were missed, and the ends of broken ones.
+                // Streams that were missed.
                 None if find(rest, DATA).is_none() => {}
                 None => return Err(unknown()),
             }

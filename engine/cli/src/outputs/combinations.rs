@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
-use iof_output::Choice;
+use iof_output::{Choice, ChoiceError};
 use iof_proto::{Channels, Rank};
 
 use crate::error::Failure;
@@ -55,4 +55,13 @@ impl Outputs<'_> {
         let is_plain = changed.is_none() && args.lines.label().is_none() && is_beside;
         is_plain && is_shown && shown.contains(Channels::STDERR)
     }
+}
+
+/// Returns the failure for a list that is invalid.
+pub(super) fn invalid(error: ChoiceError) -> Failure {
+    let hint = match &error {
+        ChoiceError::Unknown(_) => ", or -o PATTERN for a file as in srun",
+        _ => "",
+    };
+    Failure::Usage(format!("--output: {error}{hint}"))
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
-    Audience, Choice, ChoiceError, FilePlace, Files, FlushTimeout, LaterOutput, MAX_OPEN_FILES, Markup,
-    Options, Output, Rotation, Stamp, Style, StyleExtras, WriteWatch, format_words,
+    Audience, Choice, FilePlace, Files, FlushTimeout, LaterOutput, MAX_OPEN_FILES, Markup, Options, Output,
+    Rotation, Stamp, Style, StyleExtras, WriteWatch, format_words,
 };
 use iof_proto::{Channels, Rank};
 use iof_tool::Tool;
@@ -20,6 +20,7 @@ use nix::unistd::gethostname;
 
 use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
+use crate::outputs::combinations::invalid;
 use crate::outputs::lines::LineArgs;
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
 use crate::outputs::redirect::{RedirectArgs, check_rotation};
@@ -232,14 +233,6 @@ impl OutputArgs {
     }
 }
 
-fn invalid(error: ChoiceError) -> Failure {
-    let hint = match &error {
-        ChoiceError::Unknown(_) => ", or -o PATTERN for a file as in srun",
-        _ => "",
-    };
-    Failure::Usage(format!("--output: {error}{hint}"))
-}
-
 impl<'a> Outputs<'a> {
     /// Tells about placeholders that are not expanded.
     fn warn(&self) {
@@ -311,7 +304,7 @@ impl<'a> Outputs<'a> {
         if self.shown().is_empty() {
             return;
         }
-        self.choice.fullname |= self.choice.markup != Markup::Json && self.args.lines.label().is_none();
+        self.choice.fullname |= !self.is_json() && self.args.lines.label().is_none();
     }
 
     /// Shows the time of each line, if --output does not.
@@ -339,9 +332,11 @@ impl<'a> Outputs<'a> {
         let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
         out.watch_writes();
         let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
-        // Messages are written to stderr even if no output is.
-        let watch = err.watch_writes();
-        beside_output(err.notes(), WatchedOutput { name: "stderr", watch });
+        let objects = self.is_json().then(|| Style::new(&self.choice, &StyleExtras::default()));
+        // Messages are written even if no output is.
+        let (name, told) = if objects.is_some() { ("stdout", &mut out) } else { ("stderr", &mut err) };
+        let watch = told.watch_writes();
+        beside_output(told.notes(), WatchedOutput { name, watch }, objects);
         let _ = self.shared.set((out.later(), err.later()));
         Ok((out, err))
     }
@@ -364,11 +359,15 @@ impl<'a> Outputs<'a> {
         let (args, choice) = (self.args, &self.choice);
         let errors = Channels::ERRORS;
         let mut targets = Vec::new();
+        if self.is_json() && self.writes != WrittenOutputs::Agent {
+            // Messages and the ends of ranks go to stdout even if all output goes to files.
+            self.standard_outputs()?;
+        }
         if choice.shows() && self.writes != WrittenOutputs::Agent {
             let (mut out, mut err) = self.standard_outputs()?;
             let watched = |output: &mut Output, name| WatchedOutput { name, watch: output.watch_writes() };
             let (watched_out, watched_err) = (watched(&mut out, "stdout"), watched(&mut err, "stderr"));
-            let is_one = choice.merge || out.is_same_file(&err);
+            let is_one = choice.merge || self.is_json() || out.is_same_file(&err);
             let target = |channels: Channels, output: Output, watched: WatchedOutput, colour| OutputTarget {
                 channels: channels & self.shown(),
                 ranks: args.ranks.as_ref(),
@@ -404,6 +403,10 @@ impl<'a> Outputs<'a> {
         targets.iter_mut().for_each(|target| target.channels -= hidden);
         targets.retain(|target| !target.channels.is_empty());
         Ok(targets)
+    }
+
+    fn is_json(&self) -> bool {
+        self.choice.markup == Markup::Json
     }
 
     /// Returns the words for the files in messages about gaps.

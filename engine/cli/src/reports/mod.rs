@@ -5,4 +5,5 @@ pub(crate) mod failures;
 pub(crate) mod gaps;
 pub(crate) mod job_log;
 pub(crate) mod last_lines;
+pub(crate) mod objects;
 pub(crate) mod stalls;

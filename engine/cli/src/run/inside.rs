@@ -22,6 +22,7 @@ use crate::outputs::output::WrittenOutputs;
 use crate::outputs::printers::{OutputWriter, add_report};
 use crate::processes::signals::{ReceivedSignal, Signals, asks_again, asks_to_end, stop_by};
 use crate::processes::threads::{recv_until, start_thread};
+use crate::reports::objects::print_job_end;
 use crate::run::app::apps;
 use crate::run::host::{ALONE, FAILURES};
 use crate::terminal::give_up::WriteWait;
@@ -128,6 +129,7 @@ impl InsideJob {
                 lines.iter().for_each(|line| print_message(format_args!("{line}")));
                 // Lines on the gaps name the bytes.
                 let is_whole = sum.lost.is_empty();
+                print_job_end(&self.ranks[0].nspace, Some(code.into()), is_whole);
                 return is_whole.then(|| code.into()).ok_or(Failure::running("the output is incomplete"));
             }
             match recv_until(&self.queue, self.leave.map(|(time, _)| time)) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem};
 
-use iof_engine::{Ending, JobStatus, RankExit, SAME_REQUEST, Signal as RankSignal};
+use iof_engine::{Ending, Exit, JobStatus, RankExit, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::Rank;
 use iof_remote::RemoteJob;
@@ -26,6 +26,7 @@ use crate::processes::suspects::Suspects;
 use crate::processes::threads::recv_until;
 use crate::reports::failures::Failures;
 use crate::reports::last_lines::print_last_lines;
+use crate::reports::objects::{print_exit, print_job_end};
 use crate::reports::stalls::report_stalled;
 use crate::run::account::{Forwarded, JobAccount, mpi_protocol, report_agents, report_given_up};
 use crate::terminal::give_up::{Blocked, WriteWait};
@@ -125,6 +126,7 @@ impl RunningJob<'_> {
         let Prepared { job_log, engine, .. } = &self.base;
         let is_logged = job_log.as_ref().is_none_or(|log| log.write(engine, &self.job));
         let is_whole = is_logged && !self.course.stdin_failed;
+        let code = self.course.status.as_ref().map(JobStatus::code);
         let result = match (self.course.failure.take(), &self.course.status) {
             (Some(failure), _) => Err(failure),
             (None, Some(status)) if status.code() == 0 && !is_whole => Ok(ExitCode::FAILURE),
@@ -136,6 +138,8 @@ impl RunningJob<'_> {
         if let Some(line) = self.course.alone.take().filter(|_| result.is_ok()) {
             print_message(format_args!("{line}"));
         }
+        let is_whole = result.is_ok() && self.course.given_up.is_none() && !self.course.is_cut_short;
+        print_job_end(self.job.nspace(), code, is_whole);
         if let (Some(time), Some(status), None) =
             (self.base.plan.args.keep, &self.course.status, self.course.asked_to_end)
             && result.is_ok()
@@ -270,8 +274,9 @@ impl RunningJob<'_> {
         }
     }
 
-    /// Ends the use of the keyboard by a rank on another node that has exited.
-    fn take_keyboard(&mut self, rank: Rank) {
+    /// Notes that a rank has ended, and ends its use of the keyboard if it was on another node.
+    fn rank_ended(&mut self, rank: Rank, exit: Option<Exit>) {
+        print_exit(self.job.nspace(), rank, exit);
         self.keyboard.take_if(|keyboard| keyboard.elsewhere() == Some(rank));
     }
 
@@ -279,12 +284,12 @@ impl RunningJob<'_> {
         self.course.endings = self.course.endings.saturating_add(1);
         match ending {
             Ending::Rank(exit) => {
-                self.take_keyboard(exit.rank);
+                self.rank_ended(exit.rank, Some(exit.exit));
                 let decided = self.course.suspects.keep(exit, Instant::now());
                 self.report_exits(decided);
             }
             Ending::NodeLost(lost) => {
-                lost.ranks.iter().for_each(|rank| self.take_keyboard(*rank));
+                lost.ranks.iter().for_each(|rank| self.rank_ended(*rank, None));
                 let line = self.failures.node_lost(lost);
                 self.report_lost(line);
             }

@@ -12,6 +12,7 @@ use crate::events::job_event::JobEvent;
 use crate::outputs::printers::OutputWriter;
 use crate::processes::orphans::reap_if_first_process;
 use crate::reports::failures::Failures;
+use crate::reports::objects::print_starts;
 use crate::run::mpir;
 use crate::terminal::give_up::WriteWait;
 use crate::terminal::message::{self, print_message};
@@ -34,6 +35,7 @@ impl<'a> StartedJob<'a> {
                 spec.nspace
             ));
         }
+        print_starts(&job, base.plan.nodes.as_ref().map_or(&[], |(nodes, _)| nodes), &spec.nspace);
         base.signals.job_is_started();
         mpir::publish_processes(&job, &spec.apps, nodes.as_ref().map_or(&[], |(nodes, _)| nodes));
         Ok(StartedJob { job, base })

@@ -1,5 +1,5 @@
 //! Messages to the user on stderr. Each is written as whole lines, even if forwarded output goes to
-//! the same file, and without control characters.
+//! the same file, and without control characters. Beside output in JSON, they are objects on stdout.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_engine::TIMEOUT_CODE;
-use iof_output::Notes;
+use iof_output::{Notes, Style};
 use iof_proto::names::escape;
+use serde_json::{Value, json};
 
 use crate::error::Failure;
 use crate::processes::signals;
 use crate::processes::threads::{recv_until, start_thread};
 use crate::terminal::give_up::{WatchedOutput, WriteWait};
 
-/// Stderr as the printers share it, set once output may be written to it or beside it.
+/// Stderr as the printers share it, set once output may be written to it or beside it. In JSON, stdout.
 static SHARED: OnceLock<SharedStderr> = OnceLock::new();
 
 /// How long the end of the command waits for a reader of stderr before it lets signals end the
@@ -36,6 +37,8 @@ struct SharedStderr {
     /// The messages to write. `None` if the thread could not be started.
     queue: Option<Queue>,
     watched: WatchedOutput,
+    /// The style of objects, if messages are objects.
+    objects: Option<Style>,
     /// How long stderr may accept nothing at the end of the command.
     give_up: Mutex<Option<Duration>>,
 }
@@ -66,8 +69,8 @@ impl Queue {
             for message in messages {
                 match message {
                     Queued::Lines(lines) => {
-                        // An error of stderr cannot be reported.
-                        let _ = stderr.write_all(&lines);
+                        let written = stderr.write_all(&lines);
+                        report_unwritten(&lines, written);
                         waiting.fetch_sub(lines.len(), Relaxed);
                     }
                     Queued::End(written) => drop(written.send(())),
@@ -95,7 +98,8 @@ impl Queue {
         let dropped = self.dropped.swap(0, Relaxed);
         if dropped > 0 {
             let report = line(format_args!(
-                "{dropped} messages were dropped here: stderr did not take {} MiB of earlier ones",
+                "{dropped} messages were dropped here: {} did not take {} MiB of earlier ones",
+                SHARED.get().map_or("stderr", |shared| shared.watched.name),
                 MAX_MESSAGE_BYTES >> 20
             ));
             self.bytes.fetch_add(report.len(), Relaxed);
@@ -113,10 +117,42 @@ impl Queue {
 }
 
 /// Makes later messages start on a line of their own, instead of within a line of output.
-pub fn beside_output(notes: Notes, watched: WatchedOutput) {
+/// They are objects of this style, if there is one.
+pub fn beside_output(notes: Notes, watched: WatchedOutput, objects: Option<Style>) {
     let queue = Queue::start(notes.clone());
     // Fails only on a second call, and a command starts its output once.
-    let _ = SHARED.set(SharedStderr { notes, queue, watched, give_up: Mutex::new(None) });
+    let _ = SHARED.set(SharedStderr { notes, queue, watched, objects, give_up: Mutex::new(None) });
+}
+
+/// Writes objects that stdout does not take to stderr, unless its reader is gone.
+fn report_unwritten(lines: &[u8], written: io::Result<()>) {
+    let is_reported = |error: &io::Error| error.kind() != io::ErrorKind::BrokenPipe && has_objects();
+    if written.is_err_and(|error| is_reported(&error)) {
+        // An error of stderr cannot be reported.
+        let _ = io::stderr().write_all(lines);
+    }
+}
+
+/// Returns whether messages are objects on stdout.
+pub fn has_objects() -> bool {
+    object_style().is_some()
+}
+
+fn object_style() -> Option<&'static Style> {
+    SHARED.get()?.objects.as_ref()
+}
+
+/// Prints an object of this type with the fields of `object` if the output is JSON.
+pub fn print_event(kind: &str, object: impl FnOnce() -> Value) {
+    if let Some(style) = object_style() {
+        print_lines(&event(style, kind, &object()));
+    }
+}
+
+fn event(style: &Style, kind: &str, object: &Value) -> String {
+    let fields = object.to_string();
+    let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).unwrap_or_default();
+    style.event(kind, &format!(",{fields}"))
 }
 
 /// Writes lines to stderr, without waiting for a reader while output is written. An error of stderr
@@ -167,16 +203,26 @@ pub fn print_message(message: fmt::Arguments<'_>) {
 
 /// Prints a message, and blocks until it is written.
 pub fn write_message(message: fmt::Arguments<'_>) {
-    let _ = match SHARED.get() {
-        Some(shared) => shared.notes.clone().write_all(line(message).as_bytes()),
-        None => io::stderr().write_all(line(message).as_bytes()),
+    let line = line(message);
+    let written = match SHARED.get() {
+        Some(shared) => shared.notes.clone().write_all(line.as_bytes()),
+        None => io::stderr().write_all(line.as_bytes()),
     };
+    report_unwritten(line.as_bytes(), written);
+}
+
+/// Prints a line of text on stderr, even if messages are objects: bad input adds nothing to a file of them.
+fn print_plain(lines: &str) {
+    match has_objects() {
+        true => drop(io::stderr().write_all(lines.as_bytes())),
+        false => print_lines(lines),
+    }
 }
 
 /// Prints a message with a list, one entry on each line.
 pub fn print_list(message: &str) {
     let lines: Vec<String> = message.split('\n').map(escape).collect();
-    print_lines(&format!("iof: {}\n", lines.join("\n")));
+    print_plain(&format!("iof: {}\n", lines.join("\n")));
 }
 
 /// Prints the failure, if any, waits until all messages are written, and returns the exit code.
@@ -184,7 +230,7 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
     let code = match result {
         Ok(code) => Ok(code),
         Err(Failure::Usage(message)) => {
-            print_message(format_args!("{message}"));
+            print_plain(&format!("iof: {}\n", escape(&message)));
             Ok(ExitCode::from(2))
         }
         Err(Failure::Choice(message)) => {
@@ -207,7 +253,11 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
 
 /// Returns a message as a line. It may quote names from other processes and paths, so it is escaped.
 fn line(message: fmt::Arguments<'_>) -> String {
-    format!("iof: {}\n", escape(&message.to_string()))
+    let text = message.to_string();
+    match object_style() {
+        Some(style) => event(style, "message", &json!({ "text": text })),
+        None => format!("iof: {}\n", escape(&text)),
+    }
 }
 
 #[cfg(test)]

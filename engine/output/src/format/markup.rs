@@ -28,8 +28,8 @@ pub(crate) struct MarkupFormat {
     pub(crate) label: fn(Tag, bool, &Source) -> Label,
     /// Appends a piece, whose first byte has this offset in its stream.
     pub(crate) append: fn(&[u8], u64, &Label, &mut Vec<u8>),
-    /// Appends a piece with these fields in place of a text, if the format is complete.
-    pub(crate) append_fields: fn(&str, u64, &Label, &mut Vec<u8>),
+    /// Appends a piece with this type and these fields in place of a text, if the format is complete.
+    pub(crate) append_fields: fn((&str, &str), u64, &Label, &mut Vec<u8>),
 }
 
 const XML: MarkupFormat = MarkupFormat {

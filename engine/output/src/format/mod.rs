@@ -3,6 +3,7 @@
 pub(crate) mod choice;
 pub(crate) mod filter;
 pub(crate) mod label;
+pub(crate) mod mark;
 pub(crate) mod markup;
 pub(crate) mod pattern;
 pub(crate) mod placeholder;

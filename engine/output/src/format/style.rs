@@ -4,6 +4,7 @@
 //! [`Label`], so that a line costs one search for its end and two copies.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use iof_proto::{Missed, Nspace, Rank};
 use iof_tool::Gap;
@@ -14,19 +15,11 @@ use crate::batch::Batch;
 use crate::format::choice::Choice;
 use crate::format::filter::LineFilter;
 use crate::format::label::{Label, Source, Tag, local};
+use crate::format::mark::StreamMark;
 use crate::format::markup::Markup;
 use crate::format::placeholder::PatternValues;
 use crate::format::stamp::Stamp;
 use crate::format::template::LabelTemplate;
-
-/// Missing bytes of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// A gap, behind which the stream goes on.
-    Gap(Gap),
-    /// The end of a broken stream, whose source has produced at least `missing` further bytes.
-    End { offset: u64, missing: u64 },
-}
 
 /// The format of the lines of all streams of one output.
 #[derive(Clone, Debug)]
@@ -344,15 +337,16 @@ impl Style {
         }
     }
 
-    /// Adds the object of missing bytes to the batch, in JSON. Other formats do not show them.
-    pub(crate) fn write_loss(&self, loss: Loss, label: &mut Label, batch: &mut Batch<'_>) {
-        match loss {
-            Loss::Gap(Gap { offset, lost }) => {
+    /// Adds the object of a mark to the batch, in JSON. Other formats do not show marks.
+    pub(crate) fn write_mark(&self, mark: StreamMark, label: &mut Label, batch: &mut Batch<'_>) {
+        match mark {
+            StreamMark::Gap(Gap { offset, lost }) => {
                 let token = label.token(offset.saturating_add(lost));
-                self.write_fields(offset, &format!("\"lost\":{lost}{token}"), label, batch);
+                self.write_fields(offset, ("gap", &format!(",\"lost\":{lost}{token}")), label, batch);
             }
-            Loss::End { offset, missing } => {
-                self.write_fields(offset, &format!("\"missing\":{missing}"), label, batch);
+            StreamMark::End { offset, missing } => {
+                let missing = missing.map(|missing| format!(",\"missing\":{missing}")).unwrap_or_default();
+                self.write_fields(offset, ("end", &missing), label, batch);
             }
         }
     }
@@ -362,12 +356,21 @@ impl Style {
         let Missed { nspace, channel, streams, bytes, .. } = missed;
         let (nspace, rank, channel) = (nspace.clone(), Rank::WILDCARD, *channel);
         let source = Source { nspace, rank, channel, logged: false, host: None, pid: None };
-        let fields = format!("\"lost\":{bytes},\"streams\":{streams}");
-        self.write_fields(0, &fields, &mut self.label(&source), batch);
+        let fields = format!(",\"lost\":{bytes},\"streams\":{streams}");
+        self.write_fields(0, ("gap", &fields), &mut self.label(&source), batch);
     }
 
-    /// Adds a piece with `fields` in place of a text to the batch, if the format has such pieces.
-    fn write_fields(&self, offset: u64, fields: &str, label: &mut Label, batch: &mut Batch<'_>) {
+    /// Returns an object of this type in JSON: the present time, and `fields`, each with a comma before it.
+    pub fn event(&self, kind: &str, fields: &str) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut label = Label::new(Vec::new(), Vec::new(), Vec::new());
+        self.update_stamp(&mut label, u64::try_from(now.as_nanos()).ok());
+        let time = String::from_utf8_lossy(&label.rendered);
+        format!("{{\"type\":\"{kind}\",\"time\":{time}{fields}}}\n")
+    }
+
+    /// Adds a piece with a type and fields in place of a text to the batch, if the format has such pieces.
+    fn write_fields(&self, offset: u64, fields: (&str, &str), label: &mut Label, batch: &mut Batch<'_>) {
         if let Some(format) = self.markup.format().filter(|format| format.is_complete) {
             self.update_stamp(label, None);
             batch.make(|buffer| (format.append_fields)(fields, offset, label, buffer));

@@ -63,6 +63,23 @@ pub fn assert_same(what: &str, received: &[u8], wanted: &[u8]) {
     assert_eq!(received.len(), wanted.len(), "{what}: the length");
 }
 
+/// Returns the objects in the output of `--output json`.
+pub fn objects(output: &[u8]) -> Vec<Value> {
+    output.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect()
+}
+
+/// Returns the bytes and gaps in the output of `--output json`.
+pub fn pieces(output: &[u8]) -> Vec<Value> {
+    let is_piece = |object: &Value| ["output", "gap"].contains(&object["type"].as_str().unwrap());
+    objects(output).into_iter().filter(is_piece).collect()
+}
+
+/// Returns the messages in the output of `--output json`, as they stand on stderr otherwise.
+pub fn messages(output: &[u8]) -> String {
+    let text = |object: Value| format!("iof: {}\n", object["text"].as_str().unwrap());
+    objects(output).into_iter().filter(|object| object["type"] == "message").map(text).collect()
+}
+
 /// A loss, as `iof` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
@@ -71,11 +88,10 @@ pub struct Gap {
 }
 
 /// Returns the bytes and the gaps of one stream in the output of `--output json`, which must
-/// contain nothing else.
+/// contain those of no other stream.
 pub fn from_json(rank: u32, channel: &str, output: &[u8]) -> (Vec<u8>, Vec<Gap>) {
     let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
-    for line in output.split_inclusive(|byte| *byte == b'\n') {
-        let object: Value = serde_json::from_slice(line).unwrap();
+    for object in pieces(output) {
         assert_eq!((&object["rank"], &object["channel"]), (&rank.into(), &channel.into()), "{object}");
         match (object["lost"].as_u64(), object["data"].as_str(), object["encoding"].as_str()) {
             (Some(lost), None, None) => gaps.push(Gap { offset: object["offset"].as_u64().unwrap(), lost }),

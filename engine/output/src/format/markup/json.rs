@@ -1,4 +1,4 @@
-//! JSON: an object for each line.
+//! JSON: an object for each line, with its type.
 
 use std::io::Write;
 
@@ -19,13 +19,14 @@ pub(super) fn label(_tag: Tag, _stamped: bool, source: &Source) -> Label {
     let rank = serde_json::Value::from((*rank < Rank::WILDCARD).then_some(rank.0));
     let (host, pid) = (serde_json::Value::from(host.clone()), serde_json::Value::from(*pid));
     let logged = if *logged { ",\"logged\":true" } else { "" };
-    let before = format!("{{\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\"{logged},\"time\":");
+    let before = format!("\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\"{logged},\"time\":");
     let process = format!(",\"host\":{host},\"pid\":{pid}");
     Label::new(before.into(), b",\"offset\":".to_vec(), [process.as_bytes(), DATA].concat())
 }
 
 /// Appends a JSON object and a newline. Data that is not valid UTF-8 is base64-encoded.
 pub(super) fn append(data: &[u8], offset: u64, label: &Label, buffer: &mut Vec<u8>) {
+    buffer.extend_from_slice(b"{\"type\":\"output\",");
     buffer.extend_from_slice(&label.rendered);
     // Neither writing to memory nor serializing a string fails.
     let _ = write!(buffer, "{offset}");
@@ -44,11 +45,12 @@ pub(super) fn append(data: &[u8], offset: u64, label: &Label, buffer: &mut Vec<u
     }
 }
 
-/// Appends an object without data: `fields` in place of the text.
-pub(super) fn append_fields(fields: &str, offset: u64, label: &Label, buffer: &mut Vec<u8>) {
+/// Appends an object without data: its type, and `fields` in place of the text.
+pub(super) fn append_fields((kind, fields): (&str, &str), offset: u64, label: &Label, buffer: &mut Vec<u8>) {
     let process = label.suffix.strip_suffix(DATA).unwrap_or(&label.suffix);
+    buffer.extend_from_slice(format!("{{\"type\":\"{kind}\",").as_bytes());
     buffer.extend_from_slice(&label.rendered);
     buffer.extend_from_slice(offset.to_string().as_bytes());
     buffer.extend_from_slice(process);
-    buffer.extend_from_slice(format!(",{fields}}}\n").as_bytes());
+    buffer.extend_from_slice(format!("{fields}}}\n").as_bytes());
 }
