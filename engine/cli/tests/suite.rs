@@ -21,6 +21,7 @@ mod help;
 mod inspect;
 mod isolation;
 mod jobs;
+mod json;
 mod labels;
 mod limits;
 mod logging;

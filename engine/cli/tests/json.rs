@@ -1,0 +1,161 @@
+//! Everything of `iof run` and `iof pull` in JSON comes on stdout, as objects that the published schema
+//! describes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use iof_testing::command::site::Site;
+use iof_testing::process::Process;
+use serde_json::{Value, json};
+
+/// The published schema.
+fn schema() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/json-schema.json");
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Returns whether a value has a type of JSON Schema.
+fn is_of(value: &Value, name: &str) -> bool {
+    match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "string" => value.is_string(),
+        "object" => value.is_object(),
+        other => panic!("unknown type {other}"),
+    }
+}
+
+/// Returns whether a value is as `schema` specifies. Panics if that has a keyword that is not known here.
+fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
+    schema.as_object().unwrap().iter().all(|(keyword, wanted)| match keyword.as_str() {
+        "$schema" | "title" | "description" | "$defs" => true,
+        "$ref" => {
+            is_valid(value, root.pointer(wanted.as_str().unwrap().strip_prefix('#').unwrap()).unwrap(), root)
+        }
+        "oneOf" => wanted.as_array().unwrap().iter().filter(|one| is_valid(value, one, root)).count() == 1,
+        "const" => value == wanted,
+        "enum" => wanted.as_array().unwrap().contains(value),
+        "minimum" => value.as_i64().is_none_or(|value| value >= wanted.as_i64().unwrap()),
+        "type" => match wanted {
+            Value::String(name) => is_of(value, name),
+            names => names.as_array().unwrap().iter().any(|name| is_of(value, name.as_str().unwrap())),
+        },
+        "required" => wanted.as_array().unwrap().iter().all(|key| value.get(key.as_str().unwrap()).is_some()),
+        "properties" => wanted
+            .as_object()
+            .unwrap()
+            .iter()
+            .all(|(key, schema)| value.get(key).is_none_or(|value| is_valid(value, schema, root))),
+        "additionalProperties" => {
+            let known = schema["properties"].as_object().unwrap();
+            value.as_object().is_some_and(|object| object.keys().all(|key| known.contains_key(key)))
+        }
+        other => panic!("unknown keyword {other}"),
+    })
+}
+
+/// Returns the objects that a command has written to stdout, each of which must be as the schema
+/// specifies. Stderr must be empty.
+fn objects(process: Process, code: i32) -> Vec<Value> {
+    let done = process.finish();
+    assert_eq!((done.code, &*done.stderr), (code, ""), "{done:?}");
+    let schema = schema();
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let objects: Vec<Value> = done.text().lines().map(parse).collect();
+    for object in &objects {
+        assert!(is_valid(object, &schema, &schema), "{object}");
+    }
+    objects
+}
+
+fn of_type<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["type"] == kind).collect()
+}
+
+#[test]
+fn everything_of_a_run_in_json_is_an_object_on_stdout_as_the_schema_describes_it() {
+    let site = Site::new();
+    let script = r"echo out $IOF_RANK; printf '\377\n' >&2; [ $IOF_RANK != 1 ] || exit 3; [ $IOF_RANK != 2 ] || { sleep 0.5; kill -9 $$; }";
+    let options = ["-n", "3", "--nspace", "job", "--kill-on-bad-exit=0", "--summary", "--output"];
+    let places = [&["json"][..], &["json,timestamp=ns"], &["json", "--rsh", "sh -c", "--hosts", "a:3"]];
+    for place in places {
+        let objects = objects(site.run_sh(&[&options[..], place].concat(), script), 3);
+        let kinds: BTreeSet<&str> = objects.iter().map(|object| object["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["end", "exit", "job_end", "message", "output", "rank_start"].into(), "{place:?}");
+        let mut exits: Vec<_> = of_type(&objects, "exit")
+            .iter()
+            .map(|exit| (exit["rank"].as_u64(), exit["code"].clone(), exit["signal"].clone()))
+            .collect();
+        exits.sort_by_key(|(rank, ..)| *rank);
+        let wanted = [(0, json!(0), json!(null)), (1, json!(3), json!(null)), (2, json!(null), json!(9))];
+        assert_eq!(exits, wanted.map(|(rank, code, signal)| (Some(rank), code, signal)), "{place:?}");
+        let mut ends: Vec<_> = of_type(&objects, "end")
+            .iter()
+            .map(|end| {
+                (
+                    end["rank"].as_u64().unwrap(),
+                    end["channel"].as_str().unwrap(),
+                    end["offset"].as_u64().unwrap(),
+                )
+            })
+            .collect();
+        ends.sort_unstable();
+        let wanted = (0..3).flat_map(|rank| {
+            [("stddiag", 0), ("stderr", 2), ("stdout", 6)].map(|(channel, end)| (rank, channel, end))
+        });
+        assert_eq!(ends, wanted.collect::<Vec<_>>(), "{place:?}");
+        assert_eq!(of_type(&objects, "rank_start").len(), 3);
+        let [end] = of_type(&objects, "job_end")[..] else { panic!("{objects:?}") };
+        assert_eq!((&end["code"], &end["complete"]), (&json!(3), &json!(true)));
+    }
+}
+
+#[test]
+fn with_files_in_json_stdout_has_the_objects_that_belong_to_no_stream() {
+    let site = Site::new();
+    let (directory, path) = (site.path().join("logs"), site.path().join("logs/all"));
+    let list = format!("json,dir={}", directory.display());
+    for options in [&["--output", &list][..], &["--output", "json", "-o", path.to_str().unwrap()]] {
+        let objects = objects(site.run_sh(options, "echo one; exit 1"), 1);
+        let kinds: Vec<&Value> = objects.iter().map(|object| &object["type"]).collect();
+        assert_eq!(kinds, ["rank_start", "exit", "message", "job_end"], "{objects:?}");
+    }
+    let file = fs::read_to_string(&path).unwrap();
+    let schema = schema();
+    let parse = |line| serde_json::from_str::<Value>(line).unwrap();
+    assert!(
+        file.lines().count() == 4 && file.lines().all(|line| is_valid(&parse(line), &schema, &schema)),
+        "{file}"
+    );
+}
+
+#[test]
+fn everything_of_a_pull_in_json_is_an_object_on_stdout_as_the_schema_describes_it() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("seq 20000; : < {}", gate.path());
+    let mut run = site.run_sh(&["--nspace", "job", "--cache-size", "16K", "--output", "json"], &script);
+    let (output, _) = run.collect();
+    site.wait_for_ranks(1);
+    site.wait_for_bytes(0, "stdout", 108_894);
+    let pulls = ["json"].map(|word| site.pull(&["--output", word, "job"]));
+    site.wait_for_pulls(0, "stdout", 1);
+    gate.open();
+    for pull in pulls {
+        let objects = objects(pull, 0);
+        let (outputs, gaps) = (of_type(&objects, "output"), of_type(&objects, "gap"));
+        assert!(!outputs.is_empty() && outputs.iter().chain(&gaps).all(|object| object["token"].is_string()));
+        assert!(gaps[0]["lost"].as_u64().unwrap() > 0 && !of_type(&objects, "message").is_empty());
+        assert_eq!(of_type(&objects, "end").len(), 3);
+        let end = objects.last().unwrap();
+        assert_eq!(
+            (&end["type"], &end["code"], &end["complete"]),
+            (&json!("job_end"), &json!(null), &json!(true))
+        );
+    }
+    assert_eq!(run.wait(), 0);
+    drop(output);
+}
