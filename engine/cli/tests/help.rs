@@ -262,7 +262,7 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
     assert_eq!(in_site("pull", &["--pid", ""]), pids.map(|pid| pid.to_string()));
     assert_eq!(in_site("run", &["--nspace", "ai"]), [""], "the name of a new job");
     assert_eq!(complete(&["run", "--output", "tag-"]), ["tag-detailed", "tag-fullname"]);
-    assert_eq!(complete(&["pull", "--output", "tag,js"]), ["tag,json"]);
+    assert_eq!(complete(&["pull", "--output", "tag,js"]), ["tag,json", "tag,json=batch"]);
     assert_eq!(complete(&["run", "--output", "dir=x:copy,f"]), ["dir=x:copy,file="]);
     for split in [&["--output", "timestamp", "="][..], &["--output", "=", "tag,timestamp", "="]] {
         assert_eq!(
@@ -355,8 +355,7 @@ fn fish_completes_jobs_signals_and_programs() {
         ("iof query --nspace oc", "ocean"),
         ("iof pull --pid ", pid.as_str()),
         ("iof run --output tag-d", "tag-detailed"),
-        ("iof run --output tag,jso", "tag,json"),
-        ("iof run --output=tag,jso", "--output=tag,json"),
+        ("iof run --output=tag,xm", "--output=tag,xml"),
         ("iof run --output tag,x", "tag,xml"),
         ("iof run --output tag,xml:", "tag,xml:raw"),
         ("iof run --output=dir=logs:c", "--output=dir=logs:copy"),

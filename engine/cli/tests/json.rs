@@ -80,7 +80,12 @@ fn everything_of_a_run_in_json_is_an_object_on_stdout_as_the_schema_describes_it
     let site = Site::new();
     let script = r"echo out $IOF_RANK; printf '\377\n' >&2; [ $IOF_RANK != 1 ] || exit 3; [ $IOF_RANK != 2 ] || { sleep 0.5; kill -9 $$; }";
     let options = ["-n", "3", "--nspace", "job", "--kill-on-bad-exit=0", "--summary", "--output"];
-    let places = [&["json"][..], &["json,timestamp=ns"], &["json", "--rsh", "sh -c", "--hosts", "a:3"]];
+    let places = [
+        &["json"][..],
+        &["json,timestamp=ns"],
+        &["json=batch"],
+        &["json", "--rsh", "sh -c", "--hosts", "a:3"],
+    ];
     for place in places {
         let objects = objects(site.run_sh(&[&options[..], place].concat(), script), 3);
         let kinds: BTreeSet<&str> = objects.iter().map(|object| object["type"].as_str().unwrap()).collect();
@@ -141,8 +146,8 @@ fn everything_of_a_pull_in_json_is_an_object_on_stdout_as_the_schema_describes_i
     let (output, _) = run.collect();
     site.wait_for_ranks(1);
     site.wait_for_bytes(0, "stdout", 108_894);
-    let pulls = ["json"].map(|word| site.pull(&["--output", word, "job"]));
-    site.wait_for_pulls(0, "stdout", 1);
+    let pulls = ["json", "json=batch"].map(|word| site.pull(&["--output", word, "job"]));
+    site.wait_for_pulls(0, "stdout", 2);
     gate.open();
     for pull in pulls {
         let objects = objects(pull, 0);
@@ -158,4 +163,25 @@ fn everything_of_a_pull_in_json_is_an_object_on_stdout_as_the_schema_describes_i
     }
     assert_eq!(run.wait(), 0);
     drop(output);
+}
+
+#[test]
+fn lines_of_20_bytes_in_reads_of_4_kib_cost_at_most_1_6_bytes_of_json_each() {
+    let site = Site::new();
+    let script = "i=0; while [ $i -lt 50 ]; do yes 'a line of 20 bytes.' | dd bs=4096 count=1 iflag=fullblock status=none; \
+                  sleep 0.01; i=$((i + 1)); done";
+    let cost = |word: &str| {
+        let mut run = site.run_sh(&["--output", word], script);
+        let (output, _) = run.collect();
+        assert_eq!(run.wait(), 0);
+        let text = String::from_utf8(output.get()).unwrap();
+        let objects: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let data: String =
+            of_type(&objects, "output").iter().map(|object| object["data"].as_str().unwrap()).collect();
+        assert_eq!(data.len(), 50 * 4096);
+        text.len() as f64 / data.len() as f64
+    };
+    let (lines, batch) = (cost("json"), cost("json=batch"));
+    println!("{lines:.2} bytes of JSON a byte in lines, {batch:.2} in batches");
+    assert!(batch <= 1.6, "{batch}");
 }

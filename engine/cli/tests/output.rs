@@ -13,7 +13,6 @@ use iof_testing::command::site::{Site, iof};
 use iof_testing::command::site::{lines, run};
 use iof_testing::pipes::collect;
 use iof_testing::process::Process;
-use serde_json::Value;
 
 #[test]
 fn lines_have_the_requested_tags() {
@@ -330,6 +329,11 @@ fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
             (&["--output", "tag=maybe"], "true or false"),
             (&["--output", "xml,json"], "xml cannot be combined with json"),
             (&["--output", "json,tag"], "tag has no effect with json"),
+            (&["--output", "json=lines"], "invalid value 'lines' for json: expected batch, true or false"),
+            (
+                &["--tag-by", "fragment", "--output", "json=batch"],
+                "cannot be combined with --output json=batch",
+            ),
             (&["--tag-by", "fragment"], "--tag-by fragment has no effect without tags"),
             (&["--output", "file=%q:pattern"], "%q"),
             (&["--output", "tag:copy"], "dir=DIR or file=NAME"),

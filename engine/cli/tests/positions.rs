@@ -79,10 +79,10 @@ fn a_pull_shows_the_part_that_is_selected_here_and_of_other_nodes() {
 }
 
 /// Starts a pull that continues a file.
-fn resume(site: &Site, path: &Path, options: &[&str]) -> Child {
+fn resume(site: &Site, path: &Path, word: &str) -> Child {
     let file = OpenOptions::new().append(true).create(true).open(path).unwrap();
     let mut command = site.iof("pull");
-    command.args(["--output", "json", "--resume"]).arg(path).args(options);
+    command.args(["--output", word, "--resume"]).arg(path);
     command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap()
 }
 
@@ -129,7 +129,7 @@ fn kill_pulls(place: &[&str], pause: &str, loses: bool) {
     site.wait_for_ranks(2);
     let path = site.path().join("out.json");
     for kill in 0u64..100 {
-        let mut pull = resume(&site, &path, &[]);
+        let mut pull = resume(&site, &path, ["json", "json=batch"][kill as usize % 2]);
         // Spread over the start, the cached output and what follows.
         thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
         pull.kill().unwrap();
@@ -137,7 +137,7 @@ fn kill_pulls(place: &[&str], pause: &str, loses: bool) {
     }
     let size = || fs::metadata(&path).unwrap().len();
     let before = size();
-    let mut last = resume(&site, &path, &[]);
+    let mut last = resume(&site, &path, "json");
     // Other nodes keep nothing of ranks that have ended before they are pulled.
     wait_for("the last pull", || (size() > before).then_some(()));
     File::create(&stop).unwrap();

@@ -100,6 +100,7 @@ fn every_format_matches_its_golden_file() {
         ("xml-tag-detailed", "xml,tag-detailed"),
         ("json", "json"),
         ("json-timestamp-ns", "json,timestamp=ns"),
+        ("json-batch", "json=batch"),
     ] {
         check(name, list, &StyleExtras::default());
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
-use iof_output::{Choice, ChoiceError};
+use iof_output::Choice;
 use iof_proto::{Channels, Rank};
 
 use crate::error::Failure;
@@ -20,11 +20,13 @@ impl OutputArgs {
             _ => None,
         };
         let filter = self.lines.filter_option();
+        let fragment = Some("--tag-by fragment").filter(|_| self.tag_by == TagBy::Fragment);
         let suffix = Some("--tag-suffix").filter(|_| !self.tag_suffix.is_empty());
         let excluded = excluded
             .or(suffix.zip(choice.markup.word()))
+            .or(fragment.zip(choice.batch.then_some("--output json=batch")))
             .or(filter.zip(choice.raw.then_some("--output :raw")))
-            .or(filter.zip((self.tag_by == TagBy::Fragment).then_some("--tag-by fragment")));
+            .or(filter.zip(fragment));
         let label = self.lines.label().map(|_| "--label");
         if let Some((label, word)) = label.zip(excludes_label(choice)).filter(|_| excluded.is_none()) {
             return Err(Failure::Usage(format!(
@@ -55,13 +57,4 @@ impl Outputs<'_> {
         let is_plain = changed.is_none() && args.lines.label().is_none() && is_beside;
         is_plain && is_shown && shown.contains(Channels::STDERR)
     }
-}
-
-/// Returns the failure for a list that is invalid.
-pub(super) fn invalid(error: ChoiceError) -> Failure {
-    let hint = match &error {
-        ChoiceError::Unknown(_) => ", or -o PATTERN for a file as in srun",
-        _ => "",
-    };
-    Failure::Usage(format!("--output: {error}{hint}"))
 }

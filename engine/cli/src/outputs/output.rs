@@ -20,10 +20,9 @@ use nix::unistd::gethostname;
 
 use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
-use crate::outputs::combinations::invalid;
 use crate::outputs::lines::LineArgs;
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
-use crate::outputs::redirect::{RedirectArgs, check_rotation};
+use crate::outputs::redirect::{RedirectArgs, check_rotation, invalid};
 use crate::reports::exits::no_such_rank;
 use crate::terminal::give_up::WatchedOutput;
 use crate::terminal::message::{beside_output, print_message};
@@ -41,9 +40,9 @@ pub struct OutputArgs {
     ///
     /// Mostly as in `mpirun --output` of Open MPI 5 (prterun). tag, tag-detailed, tag-fullname,
     /// rank and timestamp[=ns|us|ms|rfc3339|local] put the source or the time before each line. A format
-    /// marks up each line: FORMATS. merge-stderr-to-stdout, dir=DIR and file=NAME select the
-    /// destination; dir and file write separate files for each rank. The qualifiers are :copy,
-    /// :nocopy, :raw, :pattern, :node. May be repeated.
+    /// marks up each line: FORMATS; json=batch all lines of a read together. merge-stderr-to-stdout,
+    /// dir=DIR and file=NAME select the destination; dir and file write separate files for each rank.
+    /// The qualifiers are :copy, :nocopy, :raw, :pattern, :node. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use iof_output::{Files, Pattern, find_clash};
+use iof_output::{ChoiceError, Files, Pattern, find_clash};
 use iof_proto::{Channels, Nspace};
 
 use crate::error::Failure;
@@ -106,6 +106,15 @@ pub fn check_rotation(files: &[(Channels, Files)]) -> Result<(), Failure> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Returns the failure for an invalid list of --output.
+pub(super) fn invalid(error: ChoiceError) -> Failure {
+    let hint = match &error {
+        ChoiceError::Unknown(_) => ", or -o PATTERN for a file as in srun",
+        _ => "",
+    };
+    Failure::Usage(format!("--output: {error}{hint}"))
 }
 
 #[cfg(test)]

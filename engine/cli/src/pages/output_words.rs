@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn the_last_word_its_qualifier_or_its_path_is_completed() {
         assert_eq!(complete("tag-"), ["tag-detailed", "tag-fullname"]);
-        assert_eq!(complete("tag,js"), ["tag,json"]);
+        assert_eq!(complete("tag,js"), ["tag,json", "tag,json=batch"]);
         assert_eq!(complete("tag:"), ["tag:raw"]);
         assert_eq!(
             complete("xml,dir=x:"),

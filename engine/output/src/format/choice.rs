@@ -44,6 +44,8 @@ pub struct Choice {
     pub stamp: Option<Stamp>,
     /// The word of a format: the markup.
     pub markup: Markup,
+    /// `json=batch`: writes one object for the lines of one read.
+    pub batch: bool,
     /// `merge-stderr-to-stdout`: writes stderr and stddiag to stdout.
     pub merge: bool,
     /// `dir=` or `file=`: writes to per-rank files.
@@ -121,6 +123,7 @@ pub fn output_words() -> impl Iterator<Item = String> {
     let words = WORDS.into_iter().filter(|word| *word != "directory").chain(Markup::words());
     words.flat_map(|word| match word {
         "dir" | "file" => vec![format!("{word}=")],
+        "json" => vec![word.to_owned(), format!("{word}=batch")],
         "timestamp" => {
             let stamps = Stamp::NAMED.iter().map(|(stamp, _)| format!("{word}={stamp}"));
             std::iter::once(word.to_owned()).chain(stamps).collect()
@@ -185,7 +188,20 @@ impl Choice {
         let words: Vec<&'static str> = WORDS.into_iter().chain(Markup::words()).collect();
         let word = resolve(&word, &words)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
         if let Some(markup) = Markup::named(word) {
-            return self.mark_up(markup, parse_bool(word, value)?);
+            let has_batches = markup == Markup::Json;
+            self.batch = has_batches && value.is_some_and(|value| value.eq_ignore_ascii_case(b"batch"));
+            let wanted = match parse_bool(word, value) {
+                _ if self.batch => true,
+                Err(ChoiceError::Value { word, value, .. }) if has_batches => {
+                    return Err(ChoiceError::Value {
+                        word,
+                        value,
+                        wanted: "batch, true or false, or no value",
+                    });
+                }
+                wanted => wanted?,
+            };
+            return self.mark_up(markup, wanted);
         }
         match word {
             "tag" => self.tag = parse_bool(word, value)?,
@@ -372,6 +388,8 @@ mod tests {
         assert_eq!(all, wanted);
         assert_eq!(choice("tag=false,timestamp=rfc3339,j").stamp, Some(Stamp::Rfc3339));
         assert_eq!(choice("xml,xml=no,json").markup, Markup::Json);
+        let batch = choice("JSON=Batch");
+        assert!(batch.markup == Markup::Json && batch.batch && !choice("json=batch,json").batch);
     }
 
     #[test]
@@ -404,6 +422,8 @@ mod tests {
             ("t", "tag or tag-detailed or tag-fullname or timestamp"),
             ("tag-", "tag-detailed or tag-fullname"),
             ("tag=maybe", "true or false"),
+            ("json=lines", "batch, true or false"),
+            ("xml=batch", "true or false"),
             ("timestamp=s", "ns, us, ms, rfc3339 or local"),
             ("xml,json", "xml cannot be combined with json"),
             ("json,tag", "tag has no effect with json"),

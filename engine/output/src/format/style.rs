@@ -31,6 +31,8 @@ pub struct Style {
     /// follows. prterun does this unless `tag` or `rank` is requested.
     channel_twice: bool,
     fragments: bool,
+    /// Whether the lines of one read are one object.
+    batch: bool,
     colour: bool,
     /// The end of a line: the suffix and a newline.
     closing: Vec<u8>,
@@ -108,6 +110,7 @@ impl Style {
             stamp: choice.stamp,
             channel_twice: choice.stamp.is_some() && !choice.tag && !choice.rank,
             fragments: extras.fragments && has_tags,
+            batch: choice.batch && choice.markup.is_complete(),
             colour: extras.colour,
             closing,
             zone: TimeZone::system(),
@@ -296,9 +299,7 @@ impl Style {
         let mut rest = run.bytes;
         let mut offset = run.offset;
         while !rest.is_empty() {
-            let end = if self.fragments { None } else { memchr(b'\n', rest) };
-            let (line, later) =
-                rest.split_at(end.map_or(rest.len(), |end| end.saturating_add(1)).min(rest.len()));
+            let (line, later) = rest.split_at(self.piece(rest, offset, times).min(rest.len()));
             if self.shows_time() {
                 while let [_, later @ ..] = times
                     && later.first().is_some_and(|(start, _)| *start <= offset)
@@ -315,6 +316,22 @@ impl Style {
             offset = offset.saturating_add(line.len() as u64);
             rest = later;
         }
+    }
+
+    /// Returns the length of the first piece of `rest`, which begins at `offset`: a line, the lines that begin
+    /// before the next read, or all.
+    fn piece(&self, rest: &[u8], offset: u64, times: &[(u64, u64)]) -> usize {
+        let starts = || times.iter().map(|(start, _)| start.saturating_sub(offset));
+        let next = if self.batch { starts().find(|start| *start > 0) } else { None };
+        let skip = match next.map(|next| usize::try_from(next).unwrap_or(usize::MAX)) {
+            _ if self.fragments => rest.len(),
+            // The last line has a byte before the next read.
+            Some(next) => next.saturating_sub(1),
+            None if self.batch => rest.len(),
+            _ => 0,
+        };
+        let line = memchr(b'\n', rest.get(skip..).unwrap_or_default());
+        line.map_or(rest.len(), |end| skip.saturating_add(end).saturating_add(1))
     }
 
     /// Ends the line that is open at the destination, if lines are tagged. What follows does not
