@@ -16,7 +16,6 @@ use iof_testing::process::Process;
 use iof_testing::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 
 /// How long an incomplete line waits. A rank that writes continuously is never quiet for this time,
 /// even on a busy machine.
@@ -165,7 +164,7 @@ fn lines_stay_whole_at_a_pull_while_the_run_holds_the_ranks_back() {
 /// by a gap.
 fn assert_cut_at_gaps_only(text: &str) {
     let mut cut: [Option<(u64, String)>; 4] = [const { None }; 4];
-    for object in pieces(text[..=text.rfind('\n').unwrap()].as_bytes()) {
+    for object in pieces(&text.as_bytes()[..=text.rfind('\n').unwrap()]) {
         let rank = usize::try_from(object["rank"].as_u64().unwrap()).unwrap();
         if object["lost"].is_number() {
             cut[rank] = None;
