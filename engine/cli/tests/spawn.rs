@@ -156,6 +156,23 @@ fn a_signal_to_the_command_of_a_job_in_a_running_job_reaches_the_ranks_and_loses
 }
 
 #[test]
+fn a_signal_that_ends_jobs_of_tools_after_the_commands_own_gives_the_exit_code() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    let command = run_in(&site, "main", &[], "echo ready; exec sleep 1000");
+    wait_for_ready(&site);
+    gate.open();
+    wait_for("the end of the command's own job", || {
+        let runs = |proc: &serde_json::Value| proc["nspace"] == "main" && proc["state"] == "running";
+        (!site.procs()?.iter().any(runs)).then_some(())
+    });
+    main.signal(Signal::SIGTERM);
+    assert_eq!((main.wait(), command.wait()), (143, 143));
+}
+
+#[test]
 fn a_second_signal_to_the_command_of_a_job_in_a_running_job_kills_ranks_that_ignore_the_first() {
     let site = Site::new();
     let mut gate = site.gate("gate");

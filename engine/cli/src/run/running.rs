@@ -81,6 +81,8 @@ pub(super) struct Course {
     grace: Option<(Instant, AfterGrace)>,
     /// The last SIGINT, SIGTERM, SIGHUP or SIGQUIT, if any.
     asked_to_end: Option<ReceivedSignal>,
+    /// The signal that asked to end when only jobs of tools were left.
+    ended_by: Option<Signal>,
     /// Some ranks may be stopped, so that only SIGKILL and SIGCONT take effect.
     stopped: bool,
     /// Ranks that were reported to wait for the terminal.
@@ -129,8 +131,11 @@ impl RunningJob<'_> {
         let code = self.course.status.as_ref().map(JobStatus::code);
         let result = match (self.course.failure.take(), &self.course.status) {
             (Some(failure), _) => Err(failure),
-            (None, Some(status)) if status.code() == 0 && !is_whole => Ok(ExitCode::FAILURE),
-            (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
+            (None, Some(status)) => match (status.code(), self.course.ended_by) {
+                (0, Some(signal)) => Err(Failure::Signal(signal)),
+                (0, None) if !is_whole => Ok(ExitCode::FAILURE),
+                (code, _) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))),
+            },
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
         self.report_account(result.is_ok());
@@ -403,10 +408,13 @@ impl RunningJob<'_> {
         if self.course.status.is_none() {
             self.course.status = self.job.try_wait_exit();
         }
-        if self.course.status.is_some() && self.children.is_empty() && !self.has_ended_ranks(received) {
+        if self.course.status.is_some() && !self.has_ended_ranks(received) {
             // No rank is left to receive the signal, so it ends the command, which waits for a
-            // grandchild or for the reader of its output.
-            self.course.failure = Some(Failure::Signal(signal));
+            // grandchild, for the reader of its output, or for jobs of tools, which it ends first.
+            match self.children.is_empty() {
+                true => self.course.failure = Some(Failure::Signal(signal)),
+                false => self.course.ended_by = self.course.ended_by.or(Some(signal).filter(|_| asks_to_end)),
+            }
         }
         self.course.is_ending |= asks_to_end || self.course.status.is_some();
         if asks_to_end && self.course.asked_to_end.replace(received).is_some() {
