@@ -291,11 +291,95 @@ fn every_one_of_many_short_jobs_at_once_ends_with_its_output() {
     assert_eq!(main.finish().code, 0);
 }
 
+/// Returns what `iof ps` prints about a job.
+fn ps(site: &Site, job: &str) -> Option<Vec<String>> {
+    let done = Process::start(&mut site.iof("ps")).finish();
+    let rows = done.text().lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    rows.into_iter().find(|row| row.get(3).is_some_and(|name| name == job))
+}
+
+/// Waits for an engine of `--keep`.
+fn wait_for_idle(site: &Site, name: &str) {
+    wait_for("the engine", || ps(site, name).filter(|row| row[4..8] == ["idle", "0", "0", "0"]));
+}
+
+#[test]
+fn an_engine_without_a_job_has_no_ranks_and_takes_only_signals_that_end_it() {
+    let site = Site::new();
+    let engine = Process::start(site.iof("run").args(["--keep", "1h", "--nspace", "pool"]));
+    wait_for_idle(&site, "pool");
+    let run = |command: &str, args: &[&str]| {
+        Process::start(site.iof(command).args(["--nspace", "pool"]).args(args)).finish()
+    };
+    assert_eq!(site.procs().map(|procs| procs.len()), Some(0));
+    for (command, args, reason) in [
+        ("log", &["--channel", "stdout", "hello"][..], "job pool has ended: nothing can be logged to it"),
+        ("log", &["--required", "stderr", "hello"], "job pool has ended: nothing can be logged to it"),
+        ("push", &["/dev/null"], "rank 0 does not exist"),
+        ("kill", &["USR1"], "no selected rank of job pool is running"),
+        ("kill", &["WINCH"], "no selected rank of job pool is running"),
+    ] {
+        let refused = run(command, args);
+        assert_ne!(refused.code, 0, "{command} {args:?}");
+        assert!(refused.stderr.contains(reason), "{command} {args:?}: {refused:?}");
+    }
+    // A job whose ranks have exited is not the engine.
+    let mut held = site.gate("held");
+    let job = run_in(&site, "pool", &[], &format!("setsid sh -c ': < {}' & echo x", held.path()));
+    site.wait_for_state(0, "terminated");
+    assert_eq!(Process::start(site.iof("kill").args(["sh", "TERM"])).finish().code, 1);
+    held.open();
+    assert_eq!(job.finish().code, 0);
+    assert_eq!(run("kill", &["KILL"]).code, 0);
+    let done = engine.finish();
+    assert_eq!((done.code, done.text()), (0, ""), "{done:?}");
+}
+
+#[test]
+fn output_that_another_process_holds_does_not_keep_an_engine_at_its_end() {
+    let site = Site::new();
+    let mut held = site.gate("held");
+    let engine = Process::start(site.iof("run").args(["--keep", "1h", "--nspace", "pool"]));
+    wait_for_idle(&site, "pool");
+    let job = run_in(&site, "pool", &[], &format!("setsid sh -c ': < {}' & echo x", held.path()));
+    site.wait_for_state(0, "terminated");
+    job.signal(Signal::SIGKILL);
+    job.wait();
+    engine.signal(Signal::SIGINT);
+    assert_eq!(engine.finish().code, 0);
+    held.open();
+}
+
+#[test]
+fn a_signal_ends_a_command_whose_ranks_have_exited_while_output_of_a_job_in_it_is_held() {
+    let site = Site::new();
+    let (mut gate, mut held) = (site.gate("gate"), site.gate("held"));
+    let main = site.run_sh(&["--nspace", "main"], &format!(": < {}", gate.path()));
+    site.wait_for_ranks(1);
+    let job = run_in(&site, "main", &[], &format!("setsid sh -c ': < {}' & echo x", held.path()));
+    let have_exited = |count| {
+        wait_for("the ends of ranks", || {
+            let exited = site.procs()?.iter().filter(|proc| proc["state"] == "terminated").count();
+            (exited == count).then_some(())
+        });
+    };
+    have_exited(1);
+    // The command of the job, whose ranks have exited as well.
+    job.signal(Signal::SIGTERM);
+    let done = job.finish();
+    assert_eq!((done.code, done.text()), (143, "x\n"), "{done:?}");
+    gate.open();
+    have_exited(2);
+    main.signal(Signal::SIGTERM);
+    assert_eq!(main.finish().code, 143);
+    held.open();
+}
+
 #[test]
 fn an_engine_without_a_job_waits_for_jobs_until_its_time_is_over_or_it_is_killed() {
     let site = Site::new();
     let keep = |time| Process::start(site.iof("run").args(["--keep", time, "--nspace", "pool"]));
-    let ready = || wait_for("the engine", || site.procs().filter(|procs| !procs.is_empty()));
+    let ready = || wait_for_idle(&site, "pool");
     for end in ["kill", "signal"] {
         let engine = keep("1h");
         ready();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use iof_proto::rendezvous::{Level, Listed, list};
-use iof_proto::{Nspace, ProcInfo, ProcState};
+use iof_proto::{Nspace, ProcInfo, ProcState, Status};
 use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 use serde_json::{Value, json};
@@ -46,8 +46,8 @@ pub struct PsArgs {
     json: bool,
 }
 
-/// The ranks of each job of an engine.
-type Jobs = BTreeMap<Nspace, Vec<ProcInfo>>;
+/// The jobs of an engine: whether each has ended, and its ranks.
+type Jobs = BTreeMap<Nspace, (bool, Vec<ProcInfo>)>;
 
 /// The reason why an engine's jobs are unknown, as a state.
 type NoJobs = &'static str;
@@ -112,9 +112,12 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
         _ => "stale",
     };
     let infos = query_jobs(&mut tool).map_err(state)?;
-    let mut jobs: Jobs = infos.into_iter().map(|job| (job.nspace, Vec::new())).collect();
+    let mut jobs: Jobs = infos
+        .into_iter()
+        .map(|job| (job.nspace, (job.status != Status::EVENT_JOB_START, Vec::new())))
+        .collect();
     for proc in query_procs(&mut tool).map_err(state)? {
-        jobs.entry(proc.proc.nspace.clone()).or_default().push(proc);
+        jobs.entry(proc.proc.nspace.clone()).or_default().1.push(proc);
     }
     Ok((tool.engine_pid(), jobs))
 }
@@ -147,13 +150,18 @@ fn engine_rows(engine: &Listed, (pid, jobs): Answer, now: SystemTime) -> Vec<Val
 
 fn job_row(
     nspace: &Nspace,
-    procs: &[ProcInfo],
+    (has_ended, procs): &(bool, Vec<ProcInfo>),
     row: impl Fn(Option<&Nspace>, &str, [Option<usize>; 3]) -> Value,
 ) -> Value {
     let count = |wanted: &[ProcState]| procs.iter().filter(|proc| wanted.contains(&proc.state)).count();
     let running = count(&[ProcState::Running, ProcState::Launching, ProcState::Unknown]);
     let ended = procs.len().saturating_sub(running);
-    let state = if running > 0 || procs.is_empty() { "running" } else { "ended" };
+    let state = match running {
+        // The name of an engine that waits for jobs.
+        0 if procs.is_empty() && *has_ended => "idle",
+        0 if !procs.is_empty() => "ended",
+        _ => "running",
+    };
     row(Some(nspace), state, [procs.len(), running, ended].map(Some))
 }
 

@@ -188,12 +188,3 @@ pub fn mpi_protocol(mpi: Mpi, engine: &Engine, job: &Job) -> String {
         (None, _) => "no MPI".into(),
     }
 }
-
-/// Reports outputs that were given up, with the bytes that this command has cached for them.
-pub fn report_given_up(blocked: &Blocked, engine: &Engine, unwritten: u64) {
-    let unread = match unread_bytes(engine).map(|unread| unread.saturating_add(unwritten)) {
-        Ok(unread) => format!("at least {} bytes of output were", unread.saturating_sub(blocked.accepted)),
-        Err(_) => "the rest of the output was".into(),
-    };
-    print_message(format_args!("{blocked} after the end of all ranks: {unread} not written"));
-}

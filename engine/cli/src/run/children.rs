@@ -79,6 +79,12 @@ impl<'a> Children<'a> {
         self.running.is_empty()
     }
 
+    /// Returns whether ranks of these jobs run, or are being started. Otherwise only output is left.
+    pub fn have_ranks(&self) -> bool {
+        let has_ranks = |job: &LaunchedJob| job.try_wait_exit().is_none();
+        self.running.values().any(|child| child.job.as_ref().is_none_or(has_ranks))
+    }
+
     /// Grants or refuses a job.
     pub fn request(&mut self, own: &Own<'_, 'a>, request: SpawnRequest, reply: SpawnReply) {
         let SpawnRequest { spec, tool, parent, .. } = request;

@@ -1,7 +1,7 @@
 //! The host of the command's engine.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::OnceLock;
 
 use crossbeam::channel::Sender;
 use iof_engine::{
@@ -27,9 +27,8 @@ pub struct CommandHost {
     pub events: Sender<JobEvent>,
     /// `true` if tools may start jobs.
     pub grants: bool,
-    /// The engine waits for jobs, or keeps one that has ended (`--keep`). Relaxed: a signal just before
-    /// reaches nothing.
-    pub keeps: AtomicBool,
+    /// The name of the command, once it has no ranks and waits for jobs of tools (`--keep`).
+    pub kept: OnceLock<Nspace>,
 }
 
 impl Host for CommandHost {
@@ -75,8 +74,9 @@ impl Host for CommandHost {
     }
 
     /// What `--keep` keeps stands for the command itself.
-    fn signal(&self, _: &[Proc], signal: Signal) -> usize {
+    fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
         let ends = REQUESTS_TO_END.contains(&signal) || signal == Signal::KILL;
-        usize::from(ends && self.keeps.load(Relaxed) && self.events.send(JobEvent::Killed).is_ok())
+        let is_kept = procs.iter().any(|proc| self.kept.get() == Some(&proc.nspace));
+        usize::from(ends && is_kept && self.events.send(JobEvent::Killed).is_ok())
     }
 }

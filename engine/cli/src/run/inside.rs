@@ -2,14 +2,14 @@
 
 use std::env;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::SAME_REQUEST;
 use iof_output::PrintReport;
 use iof_proto::query::key;
 use iof_proto::{Channels, Found, Info, Nspace, Proc, Query, Spawn, Value};
-use iof_tool::{Delivery, Pull, RequestError, Tool};
+use iof_tool::{Delivery, Pull, Reply, RequestError, Tool};
 use nix::sys::signal::Signal;
 
 use super::plan::spec;
@@ -27,6 +27,9 @@ use crate::run::app::apps;
 use crate::run::host::{ALONE, FAILURES};
 use crate::terminal::give_up::WriteWait;
 use crate::terminal::message::print_message;
+
+/// The time between two looks for the answer to a signal, which a stopped engine does not send.
+const ANSWER_LOOK: Duration = Duration::from_millis(10);
 
 /// Starts a job in the engine that has the job `engine`. Returns the exit code of the new job. It ends
 /// with this command, which is its spawner.
@@ -75,6 +78,7 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         write_wait,
         end: None,
         asked_to_end: None,
+        unanswered: None,
         leave: None,
     };
     job.wait_for_end()
@@ -115,6 +119,8 @@ struct InsideJob {
     end: Option<Result<InsideEnd, Failure>>,
     /// The last signal that asked to end, if any.
     asked_to_end: Option<ReceivedSignal>,
+    /// The request to send the first of these signals, while the engine has not answered it.
+    unanswered: Option<u32>,
     /// When the command leaves, whatever is left, and by which signal.
     leave: Option<(Instant, Signal)>,
 }
@@ -132,7 +138,9 @@ impl InsideJob {
                 print_job_end(&self.ranks[0].nspace, Some(code.into()), is_whole);
                 return is_whole.then(|| code.into()).ok_or(Failure::running("the output is incomplete"));
             }
-            match recv_until(&self.queue, self.leave.map(|(time, _)| time)) {
+            let look = self.unanswered.map(|_| Instant::now() + ANSWER_LOOK);
+            let leave = self.leave.map(|(time, _)| time);
+            match recv_until(&self.queue, leave.into_iter().chain(look).min()) {
                 Ok(JobEvent::Output(report)) => {
                     self.outputs = self.outputs.saturating_sub(1);
                     add_report(&mut sum, report?)?;
@@ -140,7 +148,8 @@ impl InsideJob {
                 Ok(JobEvent::InsideOver(end)) => self.end = Some(end),
                 Ok(JobEvent::Signal(received)) => self.signal(received),
                 Ok(_) => {}
-                Err(_) => return Err(self.leave()),
+                Err(_) if leave.is_some_and(|time| time <= Instant::now()) => return Err(self.leave()),
+                Err(_) => self.read_answers(),
             }
         }
     }
@@ -153,11 +162,11 @@ impl InsideJob {
             Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
             // As `iof run` without `--in`, which does not let ranks ignore it.
             Signal::SIGTSTP => {
-                self.send(Signal::SIGSTOP);
+                _ = self.send(Signal::SIGSTOP);
                 stop_by(signal);
-                self.send(Signal::SIGCONT);
+                _ = self.send(Signal::SIGCONT);
             }
-            _ if !asks_to_end(signal) => self.send(signal),
+            _ if !asks_to_end(signal) => _ = self.send(signal),
             _ if self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) => {}
             _ if self.end.is_some() => {
                 // Only output is left, whose reader may not read.
@@ -165,19 +174,32 @@ impl InsideJob {
                 self.leave = Some((Instant::now(), signal));
             }
             _ if self.asked_to_end.replace(received).is_some() => {
-                self.send(Signal::SIGKILL);
+                _ = self.send(Signal::SIGKILL);
                 self.leave = Some((Instant::now() + GRACE, signal));
             }
-            _ => self.send(signal),
+            _ => self.unanswered = self.send(signal),
         }
     }
 
-    /// Sends a signal to the ranks. Those of a job that has ended, or of an engine that is gone, are not there: the end
-    /// is reported.
-    fn send(&mut self, signal: Signal) {
-        let _ = self.signaller.submit_signal(&self.ranks, signal as i32);
-        // The answers are not read otherwise.
-        while let Ok(Some(_)) = self.signaller.try_recv() {}
+    /// Sends a signal to the ranks. Returns the request, unless the engine is gone: that is reported.
+    fn send(&mut self, signal: Signal) -> Option<u32> {
+        // The answers to others are not read otherwise.
+        self.read_answers();
+        self.signaller.submit_signal(&self.ranks, signal as i32).ok()
+    }
+
+    /// Reads the answers to signals. If no rank was left to receive the first that asked to end, it ends the
+    /// command, which waits for output that other processes hold open, or for its reader.
+    fn read_answers(&mut self) {
+        while let Ok(Some(delivery)) = self.signaller.try_recv() {
+            let Delivery::Reply { request, reply: Reply::Signalled(sent) } = delivery else { continue };
+            let is_first = self.unanswered.take_if(|first| *first == request).is_some();
+            if let Some(received) =
+                self.asked_to_end.filter(|_| is_first && sent.is_ok_and(|count| count == 0))
+            {
+                self.leave.get_or_insert((Instant::now(), received.signal));
+            }
+        }
     }
 
     /// Lets the outputs end their lines. Returns the signal by which this command ends.

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Engine, Mpi, Signal};
-use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_proto::Nspace;
 
 use super::children::{Children, Own};
 use super::host::CommandHost;
@@ -16,7 +15,7 @@ use super::plan::config;
 use super::prepared::{KEEP_NEEDS_SOCKET, Prepared, start_engine};
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::events::job_event::JobEvent;
+use crate::events::job_event::{GRACE, JobEvent};
 use crate::events::signal_watch::SignalWatch;
 use crate::options::values::show_duration;
 use crate::processes::guardian::SELF;
@@ -38,7 +37,7 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     }
     let (events, queue) = unbounded();
     let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
-    let host = CommandHost { events: events.clone(), grants: args.grants(), keeps: AtomicBool::new(true) };
+    let host = CommandHost { events: events.clone(), grants: args.grants(), kept: OnceLock::new() };
     let host = Arc::new(host);
     let engine = Arc::new(start_engine(config(args, false)?, &host)?);
     if engine.socket().is_none() {
@@ -51,13 +50,13 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
     if args.mpi == Mpi::Pmix {
         engine.serve_pmix_tools(&name, Path::new(SELF)).map_err(Failure::usage)?;
     }
-    // A job with a rank elsewhere, by which tools find the engine and signal this process.
-    let own = Proc::new(name.clone(), Rank(0));
-    engine.deliver(&own, Channel::Stdout, Vec::new(), &[], || {}).map_err(Failure::running)?;
+    // A job that has ended without ranks takes the name. Tools end this process by it, and can neither pull
+    // from it, push to it nor log to it.
+    engine.end_job(&name, Some(0));
+    let _ = host.kept.set(name.clone());
     print_message(format_args!("waiting for jobs as {name}: start one by iof run --in {name} PROG"));
     signals.job_is_started();
     wait_for_jobs(args, &engine, (&events, &queue), time)?;
-    engine.end_job(&name, Some(0));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +64,7 @@ pub fn keep(args: &RunArgs, time: Duration) -> Result<ExitCode, Failure> {
 pub(super) fn keep_ended(base: &Prepared<'_>, code: i32, time: Duration) -> Result<(), Failure> {
     let Prepared { plan, host, engine, events, event_queue, .. } = base;
     let name = &plan.spec.nspace;
-    host.keeps.store(true, Relaxed);
+    let _ = host.kept.set(name.clone());
     print_message(format_args!(
         "job {name} has ended with exit code {code}; its output is kept for {}: iof pull {name} shows it, iof kill {name} \
          ends this",
@@ -74,7 +73,8 @@ pub(super) fn keep_ended(base: &Prepared<'_>, code: i32, time: Duration) -> Resu
     wait_for_jobs(plan.args, engine, (events, event_queue), time)
 }
 
-/// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs.
+/// Starts jobs for tools until the time is over, or a signal asks to end. Then ends these jobs, and does not
+/// wait long for output that other processes hold open.
 fn wait_for_jobs(
     args: &RunArgs,
     engine: &Arc<Engine>,
@@ -83,23 +83,27 @@ fn wait_for_jobs(
 ) -> Result<(), Failure> {
     let (mut children, slots) = (Children::default(), args.nodes.slots()?);
     // A time that an `Instant` can't represent is never over.
-    let (mut deadline, mut grace) = (Instant::now().checked_add(time), None);
-    while grace.is_none() || !children.is_empty() {
-        let event = recv_until(queue, grace.or(deadline));
+    let (mut deadline, mut last) = (Instant::now().checked_add(time), None);
+    while last.is_none() || !children.is_empty() {
+        let event = recv_until(queue, deadline);
         let is_asked_to_end = match &event {
             Ok(JobEvent::Signal(received)) => asks_to_end(received.signal),
             Ok(event) => matches!(event, JobEvent::Killed),
             Err(_) => true,
         };
         if is_asked_to_end {
-            // At the second request, and when the time after the first is over.
-            children.signal(if grace.is_some() { Signal::KILL } else { Signal::TERM });
-            let now = Instant::now();
-            (deadline, grace) = (None, Some(now.checked_add(args.ending.kill_wait).unwrap_or(now)));
+            let (signal, wait) = match last {
+                None if children.have_ranks() => (Signal::TERM, args.ending.kill_wait),
+                // At the second request, and when the time after the first is over.
+                None | Some(Signal::TERM) => (Signal::KILL, GRACE),
+                Some(_) => break,
+            };
+            children.signal(signal);
+            (deadline, last) = (Instant::now().checked_add(wait), Some(signal));
         }
         match event {
             // From then on, nothing is started.
-            Ok(JobEvent::Spawn { request, reply }) if grace.is_none() => {
+            Ok(JobEvent::Spawn { request, reply }) if last.is_none() => {
                 children.request(&Own { engine, events, plan: None, slots }, *request, reply);
             }
             Ok(JobEvent::Spawned { nspace, job }) => {

@@ -1,8 +1,7 @@
 //! A job that can start: its engine runs, and its outputs are open.
 
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Config, Engine, Rendezvous, StartError};
@@ -57,8 +56,8 @@ impl<'a> Prepared<'a> {
         // What follows may wait for a file system or for libpmix.
         let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
         let job_log = plan.args.job_log.as_deref().map(JobLog::new).transpose()?;
-        let (grants, keeps) = (plan.args.grants(), AtomicBool::new(false));
-        let host = Arc::new(CommandHost { events: events.clone(), grants, keeps });
+        let (grants, kept) = (plan.args.grants(), OnceLock::new());
+        let host = Arc::new(CommandHost { events: events.clone(), grants, kept });
         let engine = Arc::new(start_engine(plan.config.clone(), &host)?);
         if plan.args.keep.is_some() && engine.socket().is_none() {
             return Err(Failure::usage(KEEP_NEEDS_SOCKET));
