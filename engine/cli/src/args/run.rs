@@ -185,7 +185,7 @@ pub struct RunArgs {
     /// It is found as by iof pull JOB. The output is shown as by iof pull, and the exit code is that of
     /// the new job, which ends with this command. Signals to this command are passed on to the ranks.
     /// These have the environment of that iof and what -x adds, start in the present directory, and
-    /// read /dev/null.
+    /// read /dev/null. PROG is looked up in the PATH of that iof, and its --timeout does not limit the job.
     #[arg(id = "in", long = "in", help_heading = "Job options", value_name = "JOB", conflicts_with_all = ENGINE_OPTIONS.split(' '))]
     pub inside: Option<Nspace>,
 
