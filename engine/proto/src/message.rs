@@ -33,7 +33,7 @@ use crate::status::Status;
 ///
 /// A sum rises with each of its parts: with that of the messages, to which each change of them adds 1, and
 /// with that of the jobs that they contain.
-pub const PROTOCOL_VERSION: u32 = 10 + JOB_VERSION;
+pub const PROTOCOL_VERSION: u32 = 11 + JOB_VERSION;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///

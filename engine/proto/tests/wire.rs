@@ -62,7 +62,8 @@ fn from_tool() -> Vec<FromTool> {
 
 fn spawn() -> Spawn {
     let mut spawn = Spawn::new(JobSpec::new(source(Rank(0)).nspace, vec![App::new("true", ["x"]).ranks(4)]));
-    (spawn.rename, spawn.detached, spawn.spec.parent) = (true, true, Some(source(Rank(1))));
+    (spawn.rename, spawn.detached, spawn.is_bound) = (true, true, true);
+    spawn.spec.parent = Some(source(Rank(1)));
     spawn
 }
 

@@ -200,6 +200,18 @@ fn a_job_ends_with_the_tool_that_has_registered_for_it_unless_it_is_detached() {
 }
 
 #[test]
+fn a_bound_job_ends_with_the_tool_that_has_started_it_also_if_that_has_not_registered() {
+    let engine = engine();
+    let mut first = tool(&engine);
+    let mut spawn = Spawn::new(spec([shell("exec sleep 1000")]));
+    spawn.is_bound = true;
+    let nspace = first.spawn_with(&spawn).unwrap();
+    let job = engine.job(&nspace).unwrap();
+    drop(first);
+    assert_eq!(wait(&job).early_end.unwrap().cause, EndCause::ParentEnded);
+}
+
+#[test]
 fn a_job_that_a_rank_has_started_ends_with_the_job_of_that_rank() {
     let engine = engine();
     let parent = engine.spawn(&spec([shell("exec sleep 1000")])).unwrap();

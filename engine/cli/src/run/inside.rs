@@ -92,7 +92,7 @@ fn request(args: &RunArgs) -> Result<Spawn, Failure> {
         app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
     }
     let mut spawn = Spawn::new(spec(args, apps)?);
-    spawn.rename = args.nspace.is_none();
+    (spawn.rename, spawn.is_bound) = (args.nspace.is_none(), true);
     spawn.spec.pmix_tools = None;
     // The ranks wait until their output is pulled, if those of the engine wait at all.
     spawn.spec.directives.forward = Some(Channels::OUTPUTS);

@@ -44,7 +44,7 @@ impl Core {
         let peer = requester.tool().and_then(|peer| self.tools.get(&peer));
         let tool = peer.map(Peer::proc).or_else(|| rank.clone());
         let tool = tool.unwrap_or_else(|| Proc::new(Nspace::of_tool(process.pid), Rank(0)));
-        let Spawn { mut spec, rename, detached, .. } = spawn;
+        let Spawn { mut spec, rename, detached, is_bound, .. } = spawn;
         check(&spec)?;
         let node = requester.client.job_and_rank().and_then(|(job, rank)| self.node_of(&job, rank));
         if node.is_some() && spec.mpi != Mpi::Pmi1 {
@@ -71,6 +71,7 @@ impl Core {
             spawner: requester.tool(),
             requester: None,
             claimed: false,
+            is_bound,
             parent: match &parent {
                 _ if detached => Parent::None,
                 Some(job) => Parent::Job(job.clone()),

@@ -14,7 +14,7 @@ use crate::ids::{JobId, PeerId, SpawnId};
 pub(crate) enum Parent {
     /// None: the job is detached, or is being ended already.
     None,
-    /// Its spawner, once that has registered for it.
+    /// Its spawner, once that has registered for it, or from the beginning if it is bound.
     Spawner,
     /// Another job.
     Job(JobId),
@@ -48,6 +48,8 @@ pub(crate) struct SpawnedJob {
     pub(crate) requester: Option<Requester>,
     /// `true` once the spawner has registered for it.
     pub(crate) claimed: bool,
+    /// `true` if it ends with its spawner also before that.
+    pub(crate) is_bound: bool,
     pub(crate) parent: Parent,
     pub(crate) phase: StartPhase,
 }
@@ -62,8 +64,8 @@ impl SpawnedJob {
     /// Notes that the spawner has disconnected.
     pub(crate) fn spawner_left(&mut self) {
         self.spawner = None;
-        // A spawner that never registers is not waited for and does not end its job.
-        if self.claimed && self.parent == Parent::Spawner {
+        // Another spawner that never registers is not waited for and does not end its job.
+        if (self.claimed || self.is_bound) && self.parent == Parent::Spawner {
             self.parent = Parent::Ended;
         }
     }

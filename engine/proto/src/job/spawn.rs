@@ -16,11 +16,14 @@ pub struct Spawn {
     pub rename: bool,
     /// `true` if the job continues when its parent ends.
     pub detached: bool,
+    /// `true` if the job ends when the tool disconnects that requests it, also before that pulls its
+    /// output. Without effect if the job has another parent, or is detached.
+    pub is_bound: bool,
 }
 
 impl Spawn {
     /// Returns the request for a job of exactly the name in `spec`, which ends with the tool.
     pub fn new(spec: JobSpec) -> Spawn {
-        Spawn { spec, rename: false, detached: false }
+        Spawn { spec, rename: false, detached: false, is_bound: false }
     }
 }

@@ -14,7 +14,8 @@ impl Tool {
     /// The engine keeps the output of the ranks from its first byte until this tool pulls it, as far
     /// as the directives of the job specify it (RFC0025). What is cached counts towards the
     /// engine's limit on caches. After this tool has pulled output of the job with its
-    /// [oldest byte](iof_proto::Position::Oldest), the job ends when this tool disconnects; [`Spawn::detached`] rules that out. A tool that a rank of a job runs
+    /// [oldest byte](iof_proto::Position::Oldest), the job ends when this tool disconnects; [`Spawn::detached`] rules that out, and
+    /// [`Spawn::is_bound`] has it end also before that. A tool that a rank of a job runs
     /// ([`own_proc`]) has that job as the parent of the new one instead.
     ///
     /// # Errors
