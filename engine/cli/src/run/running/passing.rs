@@ -23,7 +23,7 @@ impl RunningJob<'_> {
         }
     }
 
-    pub(super) fn pass_on(&mut self, received: ReceivedSignal) {
+    fn pass_on(&mut self, received: ReceivedSignal) {
         let signal = received.signal;
         let asks_to_end = signals::asks_to_end(signal);
         if asks_to_end {
@@ -61,7 +61,7 @@ impl RunningJob<'_> {
 
     /// Returns whether the ranks have ended by this signal before it was read here: a signal to the
     /// process group of this command also goes to the rank in that group.
-    pub(super) fn has_ended_ranks(&self, ReceivedSignal { signal, .. }: ReceivedSignal) -> bool {
+    fn has_ended_ranks(&self, ReceivedSignal { signal, .. }: ReceivedSignal) -> bool {
         let code = (signal as i32).saturating_add(128);
         self.course.asked_to_end.is_none()
             && self.course.status.as_ref().is_some_and(|status| status.code() == code)
@@ -69,7 +69,7 @@ impl RunningJob<'_> {
 
     /// Sends a received signal to the ranks. Ranks in the command's own process group have already
     /// received a signal that came from the terminal.
-    pub(super) fn send(&self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
+    fn send(&self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
         let Ok(signal) = RankSignal::try_from(signal as i32) else { return };
         if from_terminal {
             self.job.signal_groups(signal)
@@ -82,7 +82,7 @@ impl RunningJob<'_> {
 
     /// Stops the ranks and this process until it is continued. The ranks receive SIGSTOP instead of
     /// SIGTSTP: a rank that ignored SIGTSTP would run on and sooner or later block on a full pipe.
-    pub(super) fn suspend(&self, received: ReceivedSignal) {
+    fn suspend(&self, received: ReceivedSignal) {
         self.send(ReceivedSignal { signal: Signal::SIGSTOP, ..received });
         self.keyboard.iter().for_each(Keyboard::restore_settings);
         signals::stop_by(received.signal);
@@ -92,13 +92,13 @@ impl RunningJob<'_> {
 
     /// Takes the keyboard again after this process was stopped, also by SIGSTOP: meanwhile, the shell
     /// may have changed the settings of the terminal.
-    pub(super) fn resume(&self) {
+    fn resume(&self) {
         self.keyboard.iter().for_each(Keyboard::set_raw);
         self.job.resize_ptys(window_size());
     }
 
     /// Reports ranks that were stopped because they used the terminal.
-    pub(super) fn report_stopped(&mut self) {
+    fn report_stopped(&mut self) {
         while let Some((pid, signal)) = signals::next_stopped_child() {
             self.course.stopped = true;
             if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU)
