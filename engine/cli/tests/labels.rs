@@ -1,4 +1,4 @@
-//! What precedes lines: `--label`, times and colours.
+//! The text before lines: `--label`, times and colours.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::Command;

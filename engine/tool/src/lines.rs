@@ -41,7 +41,7 @@ pub struct Line {
 pub enum LineItem {
     /// A line of a rank, or a part of one.
     Line(Line),
-    /// What is neither bytes nor a gap, such as the end of a rank's stream with its counts, the end of a
+    /// A delivery that is neither bytes nor a gap: the end of a rank's stream with its counts, the end of a
     /// job with its exit code, or streams that were missed. It follows the lines before it.
     Other(OwnedDelivery),
 }

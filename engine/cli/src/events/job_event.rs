@@ -21,7 +21,7 @@ pub const GRACE: Duration = Duration::from_secs(2);
 /// The end of a job in another engine.
 pub struct InsideEnd {
     pub code: u8,
-    /// What is printed about it.
+    /// The lines that are printed about it.
     pub lines: Vec<String>,
 }
 

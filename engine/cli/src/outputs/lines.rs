@@ -46,7 +46,7 @@ pub struct LineArgs {
     excluded: Option<LinePattern>,
 }
 
-/// Whether tags are coloured; `None` if that depends on the output and the environment.
+/// Set if tags are coloured, or not; `None` if that depends on the output and the environment.
 type Colour = Option<bool>;
 
 const COLOURS: &[Choice<Colour>] = &[

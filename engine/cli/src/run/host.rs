@@ -73,7 +73,7 @@ impl Host for CommandHost {
         let _ = self.events.send(JobEvent::Spawned { nspace: nspace.clone(), job });
     }
 
-    /// What `--keep` keeps stands for the command itself.
+    /// The kept name stands for the command itself.
     fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
         let ends = REQUESTS_TO_END.contains(&signal) || signal == Signal::KILL;
         let is_kept = procs.iter().any(|proc| self.kept.get() == Some(&proc.nspace));

@@ -55,9 +55,9 @@ pub struct Label {
     pub(crate) rendered_time: Option<u64>,
     /// The run of the job, if each piece has a token, from which reading can be resumed behind it.
     pub(crate) run: Option<u128>,
-    /// What shows the time in place of a stamp, if the user has composed the label.
+    /// The part that shows the time in place of a stamp, if the user has composed the label.
     pub(crate) template: Option<LabelTemplate>,
-    /// Whether the line that was written in part is shown; `None` at the beginning of a line.
+    /// The decision to show the line that was written in part; `None` at the beginning of a line.
     pub(crate) begun: Option<bool>,
 }
 

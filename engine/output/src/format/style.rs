@@ -31,7 +31,7 @@ pub struct Style {
     /// follows. prterun does this unless `tag` or `rank` is requested.
     channel_twice: bool,
     fragments: bool,
-    /// Whether the lines of one read are one object.
+    /// Set if the lines of one read are one object.
     batch: bool,
     colour: bool,
     /// The end of a line: the suffix and a newline.
