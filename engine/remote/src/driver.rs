@@ -124,21 +124,32 @@ impl EdgeDriver {
                 let _ = dialed.upgrade().map(|inbox| inbox.send(Command::Dialed(stream, proven)));
             })
         });
-        let driver = EdgeDriver {
+        let driver =
+            EdgeDriver::new(&poll, (Arc::downgrade(&inbox), waker), carriers.clone(), dials.transpose()?)?;
+        start_thread("iof-edges", move || driver.run(poll, &queue)).map_err(|error| error.0)?;
+        Ok(inbox)
+    }
+
+    /// Creates a driver without edges, with its inbox and waker.
+    fn new(
+        poll: &Poll,
+        (inbox, waker): (Weak<DriverInbox>, Arc<Waker>),
+        carriers: Carriers,
+        dials: Option<DialsEnd>,
+    ) -> io::Result<EdgeDriver> {
+        Ok(EdgeDriver {
             registry: poll.registry().try_clone()?,
-            inbox: Arc::downgrade(&inbox),
+            inbox,
             _waker: waker,
-            carriers: carriers.clone(),
-            dials: dials.transpose()?,
+            carriers,
+            dials,
             follower: None,
             unreaped: BTreeMap::new(),
             next_token: FIRST_CARRIER,
             changed: VecDeque::new(),
             attempts: 0,
             waiting: VecDeque::new(),
-        };
-        start_thread("iof-edges", move || driver.run(poll, &queue)).map_err(|error| error.0)?;
-        Ok(inbox)
+        })
     }
 
     fn run(mut self, mut poll: Poll, queue: &Receiver<Command>) {

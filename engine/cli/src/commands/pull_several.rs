@@ -28,6 +28,7 @@ use crate::terminal::message::print_message;
 type JobLink = (PathBuf, Nspace);
 
 /// A job that is pulled, or was.
+#[derive(Default)]
 struct PulledJob {
     run: u128,
     engine: u32,
@@ -159,14 +160,7 @@ impl SeveralPulls<'_> {
             match failure {
                 // The others are pulled.
                 Failure::Usage(reason) | Failure::Running(reason) if self.pulled > 0 => {
-                    let job = PulledJob {
-                        run: 0,
-                        engine: 0,
-                        outputs: 0,
-                        report: PrintReport::default(),
-                        looked: None,
-                    };
-                    self.insert(link.clone(), job);
+                    self.insert(link.clone(), PulledJob::default());
                     self.fail(&link.1, &reason);
                 }
                 failure => return Err(failure),

@@ -248,7 +248,6 @@ impl Driven {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-    use std::collections::{BTreeMap, VecDeque};
     use std::fs;
     use std::sync::{Arc, Weak};
 
@@ -261,7 +260,7 @@ mod tests {
     use super::*;
     use crate::carrier::{MAX_STARTS, Template};
     use crate::carriers::Carriers;
-    use crate::driver::{FIRST_CARRIER, WAKER};
+    use crate::driver::WAKER;
     use crate::edge::{Edge, EdgeEnds, NodeEvent};
     use crate::receiver::Receiver;
 
@@ -271,19 +270,8 @@ mod tests {
     fn a_node_is_told_as_silent_once_while_a_carrier_is_searched() {
         let carriers = Carriers::command(Template::new("sh -c").unwrap(), "true").with_link("true");
         let poll = Poll::new().unwrap();
-        let mut driver = EdgeDriver {
-            registry: poll.registry().try_clone().unwrap(),
-            inbox: Weak::new(),
-            _waker: Arc::new(Waker::new(poll.registry(), WAKER).unwrap()),
-            carriers: carriers.clone(),
-            dials: None,
-            follower: None,
-            unreaped: BTreeMap::new(),
-            next_token: FIRST_CARRIER,
-            changed: VecDeque::new(),
-            attempts: 0,
-            waiting: VecDeque::new(),
-        };
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
+        let mut driver = EdgeDriver::new(&poll, (Weak::new(), waker), carriers.clone(), None).unwrap();
         let Carrier { end, .. } = carriers.start("a", None, true, None).unwrap();
         let ranks = [Rank(0)].into();
         let ends = Arc::new(EdgeEnds::new("a", FrontEnd::new(&ranks, 1..=1), end, None));
