@@ -886,7 +886,7 @@
 #define IOF_GRACE "iof.grace"
 
 // iof_server_spawn and iof_Spawn (int): the time after which the job is ended, with the exit code
-// 124, in seconds. By default, or if it is 0, there is no limit.
+// 124, in seconds. 0, the default, means without limit.
 #define IOF_JOB_TIMEOUT "pmix.job.time"
 
 // iof_server_spawn and iof_Spawn (bool): a rank that a signal kills, or whose exit code is not 0,
@@ -940,8 +940,9 @@
 #define IOF_FROM_LINES "iof.pull.lines"
 
 // iof_IOF_pull (bool): each call of cbfunc has one line, with its newline. A line longer than 64
-// KiB comes in parts; what has no newline comes before a gap and at the end of its stream. Without
-// cbfunc it has no effect: what the library writes are lines already. An extension of iof.
+// KiB comes in parts. A line without its newline comes before a gap and at the end of its stream.
+// Without cbfunc it has no effect: the library writes whole lines in any case. An extension of
+// iof.
 #define IOF_LINES "iof.pull.whole"
 
 // iof_IOF_pull (uint64): ends the registration at this time, in nanoseconds since 1970, as

@@ -57,7 +57,7 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
     })
 }
 
-/// Returns the objects that a command has written to stdout, each of which must be as the schema
+/// Returns the objects that a command has written to stdout. Each must be as the schema
 /// specifies. Stderr must be empty.
 fn objects(process: Process, code: i32) -> Vec<Value> {
     let done = process.finish();

@@ -68,7 +68,7 @@ pub struct DeliveredBytes<'a> {
     pub offset: Option<u64>,
     /// When they were read from their source, in nanoseconds since 1970.
     pub time: Option<u64>,
-    /// The stdin of the rank when they were read, if nobody has waited for the ends of lines since.
+    /// The stdin of the rank when they were read, unless an agent has waited for the ends of lines since.
     pub input: Option<InputState>,
     /// How the stream ends after them, if it does.
     pub end: Option<DeliveredEnd>,

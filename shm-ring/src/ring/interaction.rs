@@ -30,7 +30,7 @@ pub struct InputState {
 }
 
 impl Interaction {
-    /// Returns the interaction with this number, of which only the lowest two bits count.
+    /// Returns the interaction with this number. Only its lowest two bits count.
     pub fn from_bits(bits: u64) -> Interaction {
         match bits & ((1 << KIND_BITS) - 1) {
             0 => Interaction::None,
@@ -42,7 +42,7 @@ impl Interaction {
 }
 
 impl InputState {
-    /// The state if nobody holds output back, see [`Interaction::Unbuffered`].
+    /// The state if no process holds output back, see [`Interaction::Unbuffered`].
     pub const UNBUFFERED: InputState = InputState { interaction: Interaction::Unbuffered, is_answer: false };
 }
 

@@ -41,7 +41,7 @@ pub struct PsArgs {
 
     /// Print JSON
     ///
-    /// An array with an object for each line of the table. What is not known is null.
+    /// An array with an object for each line of the table. Unknown values are null.
     #[arg(long)]
     json: bool,
 }

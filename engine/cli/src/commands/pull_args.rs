@@ -91,7 +91,7 @@ impl PullArgs {
         names.len() > 1 || self.engine.nspace.is_none() && names.iter().any(is_pattern)
     }
 
-    /// Prints objects of the ends of jobs of which all selected output is written, if the output is JSON.
+    /// Prints an object for the end of each job whose selected output is written, if the output is JSON.
     pub fn print_job_ends<'n>(&self, jobs: impl Iterator<Item = &'n Nspace>, is_whole: bool) {
         if !self.part.no_follow && self.part.until.is_none() {
             jobs.for_each(|job| print_job_end(job, None, is_whole));

@@ -30,7 +30,7 @@ pub struct JobLog {
 }
 
 impl JobLog {
-    /// Checks that `path` can be written, and leaves what is there.
+    /// Checks that `path` can be written, and keeps its content.
     pub fn new(path: &Path) -> Result<JobLog, Failure> {
         let failed = |error| Failure::Usage(format!("--job-log {}: {error}", path.display()));
         let path = match fs::metadata(path) {
@@ -78,7 +78,7 @@ fn text(rows: &[Value], is_json: bool) -> String {
     COLUMNS.join("\t") + "\n" + &rows.iter().map(line).collect::<String>()
 }
 
-/// Returns an object for each rank. What is not known is null.
+/// Returns an object for each rank. Unknown values are null.
 fn rows(engine: &Engine, job: &Job) -> Result<Vec<Value>, Box<dyn Error>> {
     let mut tool = engine.attach("iof run", Grant::Never)?;
     let streams = query_streams(&mut tool)?;

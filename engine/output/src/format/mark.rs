@@ -2,7 +2,7 @@
 
 use iof_tool::{Gap, Peeked};
 
-/// A place of a stream without bytes, of which JSON has an object.
+/// A place of a stream without bytes that has an object in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamMark {
     /// A gap, behind which the stream goes on.

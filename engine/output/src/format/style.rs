@@ -54,7 +54,7 @@ pub struct StyleExtras {
     pub suffix: String,
     /// Whether each rank's tags have their own colour.
     pub colour: bool,
-    /// The lines that are written, if not all are. A line of which a part is written without its end
+    /// The lines that are written, if not all are. A line whose part is written without its end
     /// ([`FlushTimeout`](crate::FlushTimeout)) is selected by that part. What is not written counts as
     /// written in [reports](crate::PrintReport).
     pub filter: Option<LineFilter>,

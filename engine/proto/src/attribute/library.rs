@@ -152,7 +152,7 @@ attributes! {
     /// The time after which the job is ended, in seconds; 0 for no limit, the default.
     ///
     /// iof_server_spawn and iof_Spawn (int): the time after which the job is ended, with the exit code 124, in
-    /// seconds. By default, or if it is 0, there is no limit.
+    /// seconds. 0, the default, means without limit.
     PMIX_JOB_TIMEOUT = "pmix.job.time": Number from 0 to 2147483647, at ServerSpawn ToolSpawn PmixSpawn;
     /// A rank that fails in any way ends the job: by a signal, or by an exit code other than 0. By default,
     /// false.
@@ -224,8 +224,8 @@ attributes! {
     /// Each delivery is one line.
     ///
     /// iof_IOF_pull (bool): each call of cbfunc has one line, with its newline. A line longer than 64 KiB comes
-    /// in parts; what has no newline comes before a gap and at the end of its stream. Without cbfunc it has
-    /// no effect: what the library writes are lines already. An extension of iof.
+    /// in parts. A line without its newline comes before a gap and at the end of its stream. Without cbfunc it
+    /// has no effect: the library writes whole lines in any case. An extension of iof.
     IOF_LINES = "iof.pull.whole": Bool, at LibraryPull;
     /// Ends the registration at this time, in nanoseconds since 1970.
     ///

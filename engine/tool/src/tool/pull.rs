@@ -102,7 +102,7 @@ impl Tool {
     /// on other nodes, too. All streams that had bytes are known then, and none was read.
     ///
     /// # Errors
-    /// The engine has violated the protocol. If it ends, this is no error.
+    /// The engine has violated the protocol. The end of the engine is not an error.
     pub fn wait_for_cached(&mut self) -> Result<(), LostError> {
         let awaits = |registration: &Registration| !registration.cached && !registration.is_over();
         while !self.session.gone && self.session.registrations.values().any(awaits) {
