@@ -6,6 +6,10 @@ and the outputs of each reader.
 For each reader and stream: the bytes are those that were written, in their order and once; a gap has the offset and the
 length of what is missing; delivered + lost = produced at the end, and all readers agree on the end; no line is mixed with
 another; the messages and the exit codes are those that fit.
+
+With a full disk, a reader has the first bytes of each output, says so, and its exit code is not 0; `iof run` ends its job. A
+tool that lacked files or memory for a while may fail, if it says so and its exit code is not 0. So may a launcher that lacked
+files, which ends its job. A launcher with too few files at its start does not start its job, and says so. Faults of other kinds change no byte but those of what was killed or lost.
 """
 
 import base64
@@ -24,10 +28,12 @@ MISSING = re.compile(
 SUMMARY = re.compile(r"iof: summary: .*; (\d+) bytes forwarded, (\d+) lost$")
 UNFINISHED = re.compile(r"lost the engine .* before (\d+) of its streams .* after the first (\d+) bytes")
 BROKEN = re.compile(r"(\d+) streams? (?:is|are) broken.* at least (\d+) bytes")
+FULL = "No space left"
+FEW = "Too many open files"
 GONE = re.compile(r"no (running )?engine|lost (the )?engine|no jobs|has ended|cannot connect")
 
 
-UNSTARTED = re.compile(rb"^iof: .*(not started after|cannot start|did not start|start was interrupted)", re.M)
+UNSTARTED = re.compile(rb"^(?:iof: |\{\"type\":\"message\").*(not started after|too few files|cannot start|did not start|start was interrupted)", re.M)
 
 
 class Failure(Exception):
@@ -139,7 +145,7 @@ class Track:
         stream, end = self.stream, self.position
         if self.may_lose and not has_offsets and end <= stream.high:
             # What is missing at the end is seen in the messages alone.
-            self.first_gap = end if self.first_gap is None and end < stream.low else self.first_gap
+            self.first_gap = end if self.first_gap is None and end < stream.high else self.first_gap
             self.lost += max(stream.low - end, 0)
             self.slack += self.cut_at == end
             self.tail = stream.high - max(stream.low, end)
@@ -160,17 +166,28 @@ class Reader:
         chosen = [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]
         self.tracks = {
             (rank, channel): Track(self.name, ranks[rank].streams[channel], record["may_lose"]) for rank, channel in chosen}
+        # Interrupted when all ranks have ended, or with a full disk, `iof run` does not wait for what nodes have yet to send to
+        # tools. Nor does it wait for one that stands still when another one is lost.
+        is_tool = record["code"] != 0 and not (record["launcher"] or record["agent"])
+        self.is_left = is_tool and (job["interrupted"] and job["code"] == -2 or job["full"])
+        hosts = {track.stream.host for track in self.tracks.values()} - {None}
+        self.lost_hosts = hosts if self.is_left or job["few"] else job["lost_hosts"]
+        if is_tool and self.lost_hosts:
+            self.lost_hosts = {*self.lost_hosts, *job["frozen_hosts"]}
         # The sums of streams that were missed entirely, by channel.
         self.hidden = {}
         said = MESSAGE.findall(self.outputs["err"] + self.outputs["out"] * self.merged)
         self.messages = [message.decode(errors="replace").strip() for message in said]
         if self.has_offsets:
-            objects = re.findall(rb'^\{"type":"message".*\}$', self.outputs["out"], re.M)
+            # That the output has failed is on stderr.
+            objects = re.findall(rb'^\{"type":"message".*\}$', self.outputs["err"] + self.outputs["out"], re.M)
             self.messages += ["iof: " + json.loads(found)["text"] for found in objects]
-        self.text = "\n".join(self.messages)
+        # An interpreter has messages of its own.
+        self.text = self.outputs["err"].decode(errors="replace") if record["tool"] else "\n".join(self.messages)
+        self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and FEW in self.text
         # Otherwise it was killed or given up, and what it got may end anywhere.
         self.is_whole = not record["killed"] and not job["unstarted"] and (
-            not re.search("has accepted nothing for|was given up", self.text) if record["launcher"] else
+            not self.is_full and not re.search("has accepted nothing for|was given up", self.text) if record["launcher"] else
             record["code"] == 0 or BROKEN.search(self.text) is not None)
 
     def fail(self, expected, got):
@@ -193,7 +210,7 @@ class Reader:
                 self.read_one(*self.on(output), MESSAGE.sub(b"", raw) if self.merged or output == "err" else raw)
             elif kind == "plain":
                 self.read_plain(output, raw)
-            else:
+            elif output == "out" or not self.record["tool"]:
                 self.read_lines(output, raw, self.object if kind == "json" else self.tagged)
 
     def read_one(self, track, raw):
@@ -238,17 +255,19 @@ class Reader:
             track.fail(track.position, "an object with this offset", f"one with {offset}")
         if "missing" in found:
             track.broken = found["missing"]
-            if track.stream.host not in self.job["lost_hosts"] or offset + track.broken > track.stream.high:
+            if track.stream.host not in self.lost_hosts or offset + track.broken > track.stream.high:
                 track.fail(offset, f"a broken end only on a lost node, within {track.stream.high} bytes", line[:120])
             return True
         if found["type"] == "end":
-            return True
+            counts = found.get("delivered", track.delivered), found.get("produced", offset)
+            return counts == (track.delivered, offset) or track.fail(offset, f"{track.delivered} and {offset} bytes", line[:160])
         # An agent has the name of this machine. Nobody knows the pid of a rank whose start was not reported.
-        host = found["host"] if self.record.get("agent") or not track.stream.host else track.stream.host
-        if found["pid"] is not None and (found["host"], found["pid"]) != (host, track.stream.pid):
+        host = found.get("host") if self.record.get("agent") or not track.stream.host else track.stream.host
+        if found.get("pid") is not None and (found["host"], found["pid"]) != (host, track.stream.pid):
             track.fail(offset, f"pid {track.stream.pid} on {host}", line[:160])
-        data = base64.b64decode(found["data"]) if "encoding" in found else found["data"].encode()
-        if b"\n" in data[:-1] or not data:
+        decode = {"base64": base64.b64decode, "hex": bytes.fromhex}.get(found.get("encoding"), str.encode)
+        data = decode(found["data"])
+        if b"\n" in data[:-1] and not self.record["tool"] or not data:
             track.fail(offset, "one line in an object", data[:40])
         track.take(data)
         return True
@@ -299,15 +318,16 @@ class Reader:
     def finish(self):
         """Checks the ends, the messages and the exit code."""
         for channel, lost in self.hidden.items() if self.is_whole else ():
-            missed = [track.stream for key, track in self.tracks.items() if key[1] == channel and track.position == 0]
+            # The tool in Python does not get the channel.
+            missed = [track.stream for key, track in self.tracks.items() if channel in (key[1], None) and track.position == 0]
             if not sum(stream.low for stream in missed) <= lost <= sum(stream.high for stream in missed):
                 self.fail(f"a gap of {len(missed)} streams of {channel} that were missed", f"one of {lost} bytes")
         for (_, channel), track in self.tracks.items():
-            may_break = track.stream.host in self.job["lost_hosts"] and self.record["code"] != 0
+            may_break = track.stream.host in self.lost_hosts and self.record["code"] != 0
             may_break &= track.broken is not None or not self.has_offsets
-            if self.is_whole and not may_break and (track.position or channel not in self.hidden):
+            if self.is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
-        if self.is_whole and not self.job["lost_hosts"]:
+        if self.is_whole and not self.lost_hosts and not self.record["tool"]:
             self.check_messages()
         if not self.record["launcher"] and not self.record["killed"]:
             self.check_pull_code()
@@ -350,15 +370,19 @@ class Reader:
         ends = sum(track.broken is not None for track in self.tracks.values())
         if broken and self.has_offsets and ends != int(broken[1]):
             self.fail(f"a message about {ends} broken streams", broken[0])
+        if self.is_full or self.record["hindered"] and self.text and not broken:
+            return code != 0 or not self.is_full or self.fail("an exit code for a full disk", code)
         if code == 0 or broken:
-            is_right = code == 1 and self.job["lost_hosts"] if broken else True
+            is_right = code == 1 and self.lost_hosts if broken else True
             return is_right or self.fail("exit code 1 for broken streams of lost nodes alone", f"{code}, {self.text}")
         received = sum(track.position + track.slack for track in self.tracks.values())
         if unfinished and int(unfinished[2]) > received:
             self.fail(f"at most {received} bytes of unfinished streams", unfinished[0])
         # The engine has gone: it was killed, had no patience with a slow reader, or ended before the tool came.
         was_late = self.record["began"] + 1 > self.job["last_write"] and not received
-        if not (self.job["killed"] or self.record["slow"] or was_late) or code not in (1, 2) or not GONE.search(self.text):
+        # So has that of an agent that was killed.
+        is_cut = self.job["killed"] or self.is_left or self.record["slow"] or self.record["agent"] and self.lost_hosts
+        if not (is_cut or was_late) or code not in (1, 2) or not GONE.search(self.text):
             self.fail("exit code 0", f"{code}, {self.text}")
 
 
@@ -372,17 +396,20 @@ def check_code(job, ranks, launcher):
     if job["killed"]:
         allowed = {-9}
     elif job["interrupted"]:
-        allowed = {130, -2} | failed | lost | (set() if failed or lost or None in codes else {0})
+        # An agent that was killed may have sent everything.
+        allowed = {130, -2} | failed | lost | (set() if failed or None in codes else {0})
         # The time limit may have come first.
         allowed |= {124} if job["timeout"] else set()
     elif job["unstarted"] or job["timeout"] and None in codes:
-        allowed = {124} | failed | lost
+        # 2 is that of a command that cannot be performed.
+        allowed = {124, 2} | failed | lost
     else:
         allowed = (failed or {0}) | lost | killed | ({124} if job["timeout"] else set())
-        if not failed | lost and None in codes:
+        # A full disk ends the job, and so may a want of files.
+        if not failed | lost and None in codes and not launcher.is_full and not job["few"]:
             raise Failure(f"launcher: expected the end of each rank, got none of rank {codes.index(None)}")
     if not launcher.is_whole and not job["killed"]:
-        allowed = allowed - {0} | {1}
+        allowed = allowed - {0} | ({1, 2} if FEW in launcher.text else {1})
     if job["code"] not in allowed:
         raise Failure(f"launcher: expected an exit code of {sorted(allowed)}, got {job['code']}")
 
@@ -391,7 +418,8 @@ def check(history):
     """Returns a line for each reader with a defect."""
     found = []
     launcher = next(record["outputs"] for record in history["readers"] if record["launcher"])
-    job = {**history["job"], "unstarted": bool(UNSTARTED.search(launcher["err"] + launcher["out"]))}
+    said = launcher["err"] + launcher["out"]
+    job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said, "few": FEW.encode() in said}
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
     try:
         ranks = {number: Rank(number, *rest) for number, rest in history["ranks"].items()}

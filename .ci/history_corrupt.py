@@ -112,6 +112,17 @@ def wrong_code(rng, history, reader):
     return not reader["killed"]
 
 
+def is_full(reader):
+    return history_check.FULL.encode() in b"".join(reader["outputs"].values())
+
+
+def full_disk_with_success(rng, history, reader):
+    if reader["launcher"]:
+        history["job"]["code"] = 0
+    reader["code"] = 0
+    return not reader["killed"]
+
+
 def wrong_hash(rng, history, reader):
     number = rng.choice(list(history["ranks"]))
     host, log, data = history["ranks"][number]
@@ -149,23 +160,28 @@ CORRUPTIONS = {
     "wrong summary": of_message(rb"(; )(\d+)(?= bytes forwarded, \d+ lost\n)"),
     "wrong exit code": wrong_code,
     "wrong hash of a write": wrong_hash,
+    "wrong count of an end": of_number(rb'("delivered":)(\d+)', 1, lambda reader, line: b'"delivered":' in line),
+    "full disk with exit code 0": full_disk_with_success,
 }
+# What a system may lack.
+NEEDS = {"wrong count of an end": "python", "full disk with exit code 0": "disks"}
 
 
 def must_show(history, reader):
-    """Whether a reader got all that there is, so that each defect shows."""
+    """Whether a reader got all that there is, so that each defect shows. One with a full disk got less."""
     given_up = any(text in b"".join(reader["outputs"].values()) for text in (b"accepted nothing", b"was given up", b"not started after"))
     is_whole = reader["launcher"] or reader["code"] == 0
-    return is_whole and not (reader["killed"] or given_up or history["job"]["lost_hosts"])
+    return is_whole and not (reader["killed"] or given_up or is_full(reader) or reader["hindered"] or history["job"]["lost_hosts"])
 
 
 def try_all(history, rng, count):
     """Tries `count` defects, rare ones first. Returns how many there were of each kind, and those that were accepted."""
     tried, accepted = collections.Counter(), []
-    readers = [number for number, reader in enumerate(history["readers"]) if must_show(history, reader)]
-    cases = [(number, name) for number in readers for name in CORRUPTIONS]
+    cases = [
+        (number, name) for number, reader in enumerate(history["readers"]) for name in CORRUPTIONS
+        if (is_full(reader) if "full" in name else must_show(history, reader))]
     rng.shuffle(cases)
-    for number, name in sorted(cases, key=lambda case: "gap" not in case[1]):
+    for number, name in sorted(cases, key=lambda case: not re.search("gap|of an end|full", case[1])):
         changed = {**history, "job": dict(history["job"]), "ranks": dict(history["ranks"])}
         changed["readers"] = copy.deepcopy(history["readers"])
         if tried.total() < count and CORRUPTIONS[name](rng, changed, changed["readers"][number]):

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use iof_output::{Batch, Choice, Run, Source, Style, StyleExtras};
+use iof_output::{Batch, Choice, LabelSource, Run, Style, StyleExtras};
 use iof_proto::{Channel, Nspace, Rank};
 use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
 use nix::sys::uio::writev;
@@ -47,9 +47,9 @@ impl Drain {
     }
 }
 
-fn source() -> Source {
+fn source() -> LabelSource {
     let nspace = Nspace::new("prterun-node1-77@1").unwrap();
-    Source {
+    LabelSource {
         nspace,
         rank: Rank(3),
         channel: Channel::Stdout,

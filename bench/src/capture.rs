@@ -43,7 +43,7 @@ struct Case {
     total: u64,
 }
 
-/// What happens to the bytes.
+/// The fate of the bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     /// They are stored in rings without readers.

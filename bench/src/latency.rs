@@ -1,12 +1,13 @@
-//! The latency of a line from its write(2) to a waiting reader: through a bare pipe, and through
-//! capture, ring and doorbell. The module `visible` measures the time until a line is visible in
-//! the ring, without waking a reader.
+//! The latency of a line from its write(2) to a waiting reader: through a bare chain of a pipe, a
+//! thread and a doorbell to another thread, and through capture, ring and doorbell. Both wake two
+//! threads. The module `visible` measures the time until a line is visible in the ring, without
+//! waking a reader.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use iof_capture::{Capture, Command, NewProcess, NewSource, SourceId};
@@ -49,7 +50,7 @@ pub fn run(args: &Args) {
     for (name, pace) in [("a line each ms", Pace::Lone), ("a conversation", Pace::Conversation)] {
         let mut figures: [Figures; 4] = Default::default();
         for _ in 0..args.rounds {
-            let [bare50, bare99] = measure(args.lines, pace, bare);
+            let [bare50, bare99] = measure(args.lines, pace, chain);
             let [iof50, iof99] = measure(args.lines, pace, iof);
             for (figures, figure) in figures.iter_mut().zip([bare50, iof50, bare99, iof99]) {
                 figures.add(figure);
@@ -60,7 +61,7 @@ pub fn run(args: &Args) {
     visible::run(args);
 }
 
-/// Prints the latencies of a bare pipe and of iof: the p50 of both, then the p99 of both.
+/// Prints the latencies of a bare chain and of iof: the p50 of both, then the p99 of both.
 fn print(name: &str, [bare50, iof50, bare99, iof99]: &[Figures; 4]) {
     println!("{name}");
     println!("  p50: bare {bare50}, iof {iof50}, {:.2} of it", iof50.median() / bare50.median());
@@ -103,12 +104,30 @@ fn write_lines(mut pipe: File, lines: u32, pace: Pace, seen: &Receiver<Instant>)
         .collect()
 }
 
-/// Reads a bare pipe: waits in read(2).
-pub fn bare(pipe: OwnedFd, seen: Sender<Instant>) {
-    let mut pipe = File::from(pipe);
-    while pipe.read(&mut [0; LINE]).unwrap() > 0 {
-        seen.send(Instant::now()).unwrap();
+/// Reads a pipe in a thread, which rings a doorbell for this one: what [`iof`] does, without its ring.
+pub fn chain(pipe: OwnedFd, seen: Sender<Instant>) {
+    let (ringer, bell) = doorbell().unwrap();
+    let (hand_over, lines) = channel();
+    let reading = std::thread::spawn(move || {
+        let (mut pipe, mut line) = (File::from(pipe), [0; LINE]);
+        while pipe.read(&mut line).unwrap() > 0 {
+            hand_over.send(line).unwrap();
+            ringer.ring();
+        }
+        drop(hand_over);
+        ringer.ring();
+    });
+    loop {
+        match lines.try_recv() {
+            Ok(_line) => seen.send(Instant::now()).unwrap(),
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {
+                poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+                bell.silence();
+            }
+        }
     }
+    reading.join().unwrap();
 }
 
 fn iof(pipe: OwnedFd, seen: Sender<Instant>) {

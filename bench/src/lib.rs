@@ -1,5 +1,5 @@
-//! What the benchmarks of iof share: the bare loop as their baseline, writers, CPU clocks, and the
-//! figures of several rounds.
+//! The parts that the benchmarks of iof share: the bare loop as their baseline, writers, CPU
+//! clocks, and the figures of several rounds.
 //!
 //! Absolute times vary between machines and runs, so each benchmark runs beside its baseline in the
 //! same run. Quote ratios.

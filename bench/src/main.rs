@@ -5,6 +5,7 @@
 
 mod answers;
 mod capture;
+mod fence;
 mod latency;
 mod stdin;
 mod tools;
@@ -25,6 +26,8 @@ enum Benchmark {
     Answers(answers::Args),
     /// Measure the CPU time of draining pipes, beside a bare epoll and read(2) loop
     Capture(capture::Args),
+    /// Measure the CPU time of the front end for a fence, with agents that are played
+    Fence(fence::Args),
     /// Measure the latency of a line from its writer to a waiting reader, beside a bare pipe
     Latency(latency::Args),
     /// Measure the CPU time of sending a file to the stdin of ranks, beside tee(1) and a bare loop
@@ -40,6 +43,7 @@ fn main() {
     match Args::parse().benchmark {
         Benchmark::Answers(args) => answers::run(&args),
         Benchmark::Capture(args) => capture::run(&args),
+        Benchmark::Fence(args) => fence::run(&args),
         Benchmark::Latency(args) => latency::run(&args),
         Benchmark::Stdin(args) => stdin::run(&args),
         Benchmark::Tools(args) => tools::run(&args),

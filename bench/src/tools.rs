@@ -63,7 +63,7 @@ pub fn run(args: &Args) {
 
     let [mut bare, mut iof] = <[Figures; 2]>::default();
     for _ in 0..args.rounds {
-        bare.add(latency::lone(args.lines, latency::bare)[0]);
+        bare.add(latency::lone(args.lines, latency::chain)[0]);
         iof.add(latency::lone(args.lines, callback)[0]);
     }
     println!("a line each ms to a tool's callback, microseconds, p50");

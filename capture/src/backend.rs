@@ -146,7 +146,7 @@ pub trait Backend {
     /// The kind that [`Capture::backend`](crate::Capture::backend) returns for this backend.
     const KIND: BackendKind;
 
-    /// Whether pauses can be as short as [`Pause::Short`].
+    /// Set if pauses can be as short as [`Pause::Short`].
     const HAS_SHORT_PAUSES: bool = true;
 
     /// Registers `file` for requests by `token`. Called once, before the first of them.

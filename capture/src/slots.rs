@@ -2,18 +2,18 @@
 
 /// A vector with holes.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub(crate) struct Slab<T> {
     items: Vec<Option<T>>,
     free: Vec<usize>,
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Slots { items: Vec::new(), free: Vec::new() }
+        Slab { items: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T> Slots<T> {
+impl<T> Slab<T> {
     /// Inserts `item` and returns its index.
     pub(crate) fn insert(&mut self, item: T) -> usize {
         if let Some(index) = self.free.pop()
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn an_index_stays_while_its_item_lives_and_is_used_again_after() {
-        let mut slots = Slots::default();
+        let mut slots = Slab::default();
         let (a, b) = (slots.insert('a'), slots.insert('b'));
         assert_eq!(slots.remove(a), Some('a'));
         assert_eq!(slots.remove(a), None);

@@ -133,7 +133,7 @@ enum Finish {
     Wanted(u64),
 }
 
-/// Whether a queue can be poured into its stream.
+/// The readiness of a queue to be poured into its stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ready {
     /// Call [`Source::pour`].
@@ -162,25 +162,25 @@ pub(crate) struct Source {
     finish: Option<Finish>,
     /// The bytes that are known to be missing at the end, if the stream is broken.
     missing: Option<u64>,
-    /// Whether the pipe moves to a thread of its own once nothing is in flight.
+    /// Set if the pipe moves to a thread of its own once nothing is in flight.
     isolating: bool,
-    /// Whether the kernel had no memory for bytes that the pipe has.
+    /// Set if the kernel had no memory for bytes that the pipe has.
     no_memory: bool,
-    /// Whether the pipe is empty and a read would not wait, because the pipe is non-blocking and
-    /// the kernel honours that.
+    /// Set if the pipe is empty and a read would not wait, because the pipe is non-blocking and the
+    /// kernel honours that.
     would_block: bool,
-    /// Whether a process may open the terminal again when no process has it open.
+    /// Set if a process may open the terminal again when no process has it open.
     reopenable: bool,
-    /// Whether the pipe, which is readable, was found not to be at its end.
+    /// Set if the pipe, which is readable, was found not to be at its end.
     has_bytes: bool,
-    /// Whether no process has the terminal open at the moment.
+    /// Set if no process has the terminal open at the moment.
     hung_up: bool,
     /// Number of successive calls of [`Source::check_growth`] at which the stream has waited
     /// without a break.
     starved: u32,
-    /// Whether the last read was small and no pause has followed it.
+    /// Set if the last read was small and no pause has followed it.
     may_collect: bool,
-    /// Whether the stream has changed for its readers since the last [`Source::take_ready`].
+    /// Set if the stream has changed for its readers since the last [`Source::take_ready`].
     is_ready: bool,
     /// The number of the stream's generation that [`Source::take_moved`] has returned last.
     generation: u64,

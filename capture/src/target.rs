@@ -18,7 +18,7 @@ use iof_shm_ring::Lent;
 
 use self::push::{Push, Share};
 use crate::ids::{PushEnd, TargetId};
-use crate::slots::Slots;
+use crate::slots::Slab;
 
 pub(crate) mod push;
 
@@ -64,7 +64,7 @@ pub(crate) struct Target {
     state: TargetState,
     /// The reason for which the target is to be closed once nothing is in flight.
     closing: Option<PushEnd>,
-    /// Whether the pipe was full at the last write, see [`TargetState::Polling`].
+    /// Set if the pipe was full at the last write, see [`TargetState::Polling`].
     would_block: bool,
 }
 
@@ -114,7 +114,7 @@ impl Target {
     }
 
     /// Returns the next action. `index` is this target's index.
-    pub(crate) fn next(&mut self, index: usize, pushes: &Slots<Push>) -> TargetAction<'_> {
+    pub(crate) fn next(&mut self, index: usize, pushes: &Slab<Push>) -> TargetAction<'_> {
         if self.in_flight() {
             return TargetAction::Nothing;
         }

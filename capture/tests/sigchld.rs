@@ -34,7 +34,7 @@ fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work(
         signaller.send(iof_capture::Signal::KILL).unwrap();
         let mut ended: Vec<u64> = (0..=50)
             .map(|_| match next(&rig.events) {
-                Event::Exited { process, status: Err(_) } => process.0,
+                Event::Exited { process, status: Err(_), .. } => process.0,
                 other => panic!("{other:?}"),
             })
             .collect();

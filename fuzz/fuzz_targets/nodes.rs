@@ -15,7 +15,7 @@ use iof_nodes::{
 use iof_proto::{Channel, InputState, Rank, StreamPull};
 use libfuzzer_sys::fuzz_target;
 
-/// What carriers that replace another one begin with.
+/// The number with which carriers that replace another one begin.
 const SESSION: u64 = 0x0a00_0000_0000_5e55;
 
 /// Returns a frame that random bytes hardly ever contain.

@@ -1,5 +1,5 @@
-//! What a rank sends on its PMI socket, at any boundaries, affects only this rank: other ranks are
-//! served, and the memory for it stays bounded.
+//! The bytes that a rank sends on its PMI socket, at any boundaries, affect only this rank: other
+//! ranks are served, and the memory for it stays bounded.
 
 #![no_main]
 

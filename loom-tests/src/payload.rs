@@ -8,7 +8,7 @@ use iof_shm_ring::StreamStats;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How readers access bytes.
+/// The way in which readers access bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
     /// In place: each access must be ordered after or before the writer's, or the model fails.

@@ -76,13 +76,13 @@ pub struct Reader {
     grouping: Option<Grouping>,
     /// Time at which the oldest byte that grouping withholds was seen.
     seen_at: Option<Instant>,
-    /// Whether the seal was seen. From then on neither the ring nor the slot is touched: they may
+    /// Set if the seal was seen. From then on neither the ring nor the slot is touched: they may
     /// belong to another generation or another reader.
     sealed: bool,
     writer_gone: bool,
-    /// Whether the reader is non-gating, whatever the ring's discipline.
+    /// Set if the reader is non-gating, whatever the ring's discipline.
     non_gating: bool,
-    /// Whether `peek` needs only the tail and the drops: the reader is gating, does not group, and
+    /// Set if `peek` needs only the tail and the drops: the reader is gating, does not group, and
     /// has nothing pending.
     plain: bool,
 }

@@ -100,7 +100,7 @@ pub struct StreamStats {
     pub dropped: u64,
     /// Number of the newest generation.
     pub generation: u64,
-    /// Whether the stream has ended.
+    /// Set if the stream has ended.
     pub complete: bool,
     /// Bytes that are known to be missing at the end, if the stream is broken.
     pub missing: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Stream {
     complete: bool,
     /// The bytes that are known to be missing at the end, if the stream is broken.
     missing: Option<u64>,
-    /// Whether the ring may contain a request for room.
+    /// Set if the ring may contain a request for room.
     waiting: bool,
     label: String,
     /// The requested options, which take effect when nothing is in flight and no reader loses a
@@ -124,7 +124,7 @@ pub struct Stream {
     pending: Option<PendingConfig>,
     /// The configured capacity of a stream that began in a small ring.
     full_size: Option<u64>,
-    /// Whether the stream is in a small ring, and no reader needs a larger one.
+    /// Set if the stream is in a small ring, and no reader needs a larger one.
     is_small: bool,
     /// The budget against which its rings count.
     budget: Option<Arc<CacheBudget>>,
@@ -136,7 +136,7 @@ pub struct Stream {
     spare: Option<Arc<Ring>>,
     /// Its part in the order of reads that it shares with other streams.
     turn: Option<ReadTurn>,
-    /// Whether another of these streams was read before the last read of this one.
+    /// Set if another of these streams was read before the last read of this one.
     alternates: bool,
     /// The word that tells readers who may answer the process, see [`crate::ring::interaction`].
     interaction: u64,

@@ -21,9 +21,11 @@ fn cases() -> u32 {
     if cfg!(miri) { 3 * scale() } else { 2000 }
 }
 
-/// A reader that was never further behind than this loses nothing. What is claimed ahead, a quarter
-/// and an eighth of a ring, is not part of an overwriting reader's cache.
-const WELL_WITHIN: u64 = CAPACITY / 2;
+/// Returns the number of bytes such that a reader that was never further behind loses nothing. What is
+/// claimed ahead, a quarter and an eighth of a ring, is not part of an overwriting reader's cache.
+fn well_within(capacity: u64) -> u64 {
+    capacity / 2
+}
 
 /// One step of a random history.
 #[derive(Clone, Debug)]
@@ -101,7 +103,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 struct Client {
     reader: Reader,
     may_block: bool,
-    /// Whether it is non-gating.
+    /// Set if it is non-gating.
     non_gating: bool,
     /// Bytes that the source had produced at this reader's start.
     began: u64,
@@ -115,7 +117,7 @@ struct Client {
     /// Bytes that the source had produced before the oldest byte that was cached then, or before
     /// that moment for a reader that starts now.
     starts_at: u64,
-    /// Whether it was ever further behind than any cache certainly reaches.
+    /// Set if it was ever further behind than any cache certainly reaches.
     was_far_behind: bool,
 }
 
@@ -187,10 +189,12 @@ impl Client {
 /// A stream, its readers, and all bytes that were ever produced.
 struct World {
     stream: Stream,
+    /// The capacity of its first ring, in bytes.
+    capacity: u64,
     policy: Policy,
-    /// Whether the policy is, or was, to block.
+    /// Set if the policy is, or was, to block.
     may_block: bool,
-    /// Whether a reader that may block was attached and has not opened its ring yet.
+    /// Set if a reader that may block was attached and has not opened its ring yet.
     opening: bool,
     page: Arc<ReaderPage>,
     produced: Vec<u8>,
@@ -198,16 +202,17 @@ struct World {
 }
 
 impl World {
-    fn new(policy: Policy) -> World {
-        let config = StreamConfig { capacity: CAPACITY, policy };
-        let (page, stream) = if cfg!(miri) {
+    fn new(capacity: u64, policy: Policy) -> World {
+        let config = StreamConfig { capacity, policy };
+        let (page, stream) = if cfg!(miri) || capacity < CAPACITY {
             (ReaderPage::on_heap(bell().unwrap().0), Stream::on_heap(config))
         } else {
             (ReaderPage::create(doorbell().unwrap().0).unwrap(), Stream::create(config, "test"))
         };
         let (page, stream) = (Arc::new(page), stream.unwrap());
         let may_block = policy == Policy::Block;
-        World { stream, policy, may_block, opening: false, page, produced: Vec::new(), clients: Vec::new() }
+        let (produced, clients) = (Vec::new(), Vec::new());
+        World { stream, capacity, policy, may_block, opening: false, page, produced, clients }
     }
 
     fn apply(&mut self, op: Op) {
@@ -276,7 +281,7 @@ impl World {
         self.produced.extend_from_slice(&bytes[..taken]);
         for client in &mut self.clients {
             let behind = self.produced.len() - client.place().max(client.starts_at as usize);
-            client.was_far_behind |= behind as u64 > WELL_WITHIN;
+            client.was_far_behind |= behind as u64 > well_within(self.capacity);
         }
         assert_eq!(self.stream.stats().produced, self.produced.len() as u64);
     }
@@ -309,14 +314,14 @@ impl World {
             lossless_from,
             attached_at: now,
             starts_at: now - cached,
-            was_far_behind: cached + late as u64 > WELL_WITHIN,
+            was_far_behind: cached + late as u64 > well_within(self.capacity),
         });
     }
 
     fn reconfigure(&mut self, pages: u64, policy: Policy) {
         // The old policy may last until a reader has followed.
         self.may_block |= policy == Policy::Block;
-        self.stream.reconfigure(StreamConfig { capacity: pages * CAPACITY, policy }).unwrap();
+        self.stream.reconfigure(StreamConfig { capacity: pages * self.capacity, policy }).unwrap();
         self.policy = policy;
         if policy != Policy::Block {
             self.clients.iter_mut().for_each(|client| client.lossless_from = None);
@@ -369,10 +374,60 @@ proptest! {
 
     #[test]
     fn delivered_plus_lost_equals_produced(policy in policy(), ops in prop::collection::vec(op(), 1..STEPS)) {
-        let mut world = World::new(policy);
+        let mut world = World::new(CAPACITY, policy);
         for op in ops {
             world.apply(op);
         }
         world.finish();
+    }
+}
+
+/// The steps that a [tiny](TINY) ring has in each state. Their sizes are at its seam and beyond.
+fn steps(capacity: usize) -> Vec<Op> {
+    let attach = |may_block, start| Op::Attach { may_block, start, late: 0 };
+    vec![
+        Op::Push(1),
+        Op::Push(capacity.div_ceil(2)),
+        Op::Push(capacity + 1),
+        attach(true, Start::Oldest),
+        attach(false, Start::Now),
+        Op::AttachNonGating { start: Start::Oldest, late: 0 },
+        Op::Borrow { reader: 0 },
+        Op::Read { reader: 0, consume: 1 },
+        Op::Read { reader: 0, consume: usize::MAX },
+        Op::Copy { reader: 0, len: capacity },
+        Op::Group { reader: 0, bytes: Some(2) },
+        Op::SetNonGating { reader: 0 },
+        Op::Detach { reader: 0 },
+        Op::Reconfigure { pages: 2, policy: Policy::Block },
+        Op::Reconfigure { pages: 1, policy: Policy::DropOldest },
+    ]
+}
+
+/// The largest ring whose histories are tried all, in bytes.
+const TINY: u64 = 8;
+
+/// Returns the number of steps of a history of a tiny ring; more on request.
+fn depth() -> u32 {
+    std::env::var("IOF_RING_STEPS").map_or(if cfg!(miri) { 1 } else { 3 }, |steps| steps.parse().unwrap())
+}
+
+#[test]
+fn every_short_history_of_every_tiny_ring_accounts_for_each_byte() {
+    for (capacity, policy) in (1..=TINY).flat_map(|capacity| {
+        [Policy::DropNewest, Policy::DropOldest, Policy::Block].map(|policy| (capacity, policy))
+    }) {
+        let steps = steps(capacity as usize);
+        for history in 0..steps.len().pow(depth()) {
+            let mut world = World::new(capacity, policy);
+            // The first two readers differ in what they hold back.
+            world.apply(steps[3].clone());
+            let mut digits = history;
+            for _ in 0..depth() {
+                world.apply(steps[digits % steps.len()].clone());
+                digits /= steps.len();
+            }
+            world.finish();
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! submits many requests.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Uring {
     /// The deadlines of the newest short and the newest long pause. The kernel reads them when it
     /// takes the requests.
     pause_deadlines: Box<(Timespec, Timespec)>,
+    /// Absolute deadlines, unless [`has_shifted_clock`].
+    pause_flags: TimeoutFlags,
     discard: DiscardSink,
 }
 
@@ -66,7 +69,8 @@ impl Uring {
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
         let (backlog, pause_deadlines) = (VecDeque::new(), Box::default());
-        Ok(Uring { ring, backlog, in_flight: 0, pause_deadlines, discard: DiscardSink::new() })
+        let pause_flags = if has_shifted_clock() { TimeoutFlags::empty() } else { TimeoutFlags::ABS };
+        Ok(Uring { ring, backlog, in_flight: 0, pause_deadlines, pause_flags, discard: DiscardSink::new() })
     }
 
     /// Queues `entry` as the request of `token`.
@@ -125,15 +129,23 @@ impl Uring {
     }
 }
 
+/// Returns whether a time namespace shifts the monotonic clock of this process. io_uring takes absolute deadlines for
+/// times of the machine's clock, so that a pause would last as long as the shift.
+fn has_shifted_clock() -> bool {
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let mut shifts = offsets.lines().filter_map(|line| line.strip_prefix("monotonic"));
+    shifts.any(|shift| shift.split_whitespace().any(|number| number != "0"))
+}
+
 /// Returns the deadline of a pause that begins now, on CLOCK_MONOTONIC, the clock of io_uring's
-/// timeouts. Deadlines are the multiples of a pause's length, so that pauses which begin at
-/// different times end together.
-fn deadline_of(pause: Pause) -> Timespec {
+/// timeouts, or the time until then. Deadlines are the multiples of a pause's length, so that pauses which
+/// begin at different times end together.
+fn deadline_of(pause: Pause, flags: TimeoutFlags) -> Timespec {
     // The call cannot fail: Linux always has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     let elapsed = now.as_nanos().checked_rem(pause.length().as_nanos()).unwrap_or(0);
     let left = pause.length().saturating_sub(Duration::from_nanos(u64::try_from(elapsed).unwrap_or(0)));
-    Timespec::from(now.saturating_add(left))
+    Timespec::from(if flags.contains(TimeoutFlags::ABS) { now.saturating_add(left) } else { left })
 }
 
 impl Backend for Uring {
@@ -173,8 +185,8 @@ impl Backend for Uring {
     fn pause(&mut self, token: Token, pause: Pause) {
         let (short, long) = &mut *self.pause_deadlines;
         let deadline = if pause == Pause::Short { short } else { long };
-        *deadline = deadline_of(pause);
-        let request = opcode::Timeout::new(&raw const *deadline).flags(TimeoutFlags::ABS).build();
+        *deadline = deadline_of(pause, self.pause_flags);
+        let request = opcode::Timeout::new(&raw const *deadline).flags(self.pause_flags).build();
         // SAFETY: the kernel reads the deadline when it takes the request, so while `self` exists.
         // If a newer pause has overwritten the deadline by then, this pause lasts longer.
         unsafe { self.request(token, request) }
@@ -324,6 +336,37 @@ mod tests {
         }
         assert_eq!(answers.len(), PAUSES);
         assert!(turns <= PAUSES / 10 + 2 * deadlines, "{turns} turns for {deadlines} deadlines");
+    }
+
+    #[test]
+    fn a_pause_is_short_also_in_a_time_namespace() {
+        const INSIDE: &str = "IOF_TEST_TIME_NAMESPACE";
+        if std::env::var_os(INSIDE).is_some() {
+            assert!(has_shifted_clock());
+            let mut uring = Uring::new().unwrap();
+            uring.pause(Token::Source(0), Pause::Long);
+            let mut answers = Vec::new();
+            while answers.is_empty() {
+                uring.turn(Duration::ZERO).unwrap();
+                uring.take(&mut answers);
+            }
+            return;
+        }
+        // In a process of one thread, by util-linux.
+        let inside = |program: &std::path::Path, args: &[&str]| {
+            let mut command = std::process::Command::new("timeout");
+            command
+                .args(["60", "unshare", "--time", "--monotonic", "1000"])
+                .arg(program)
+                .args(args)
+                .env(INSIDE, "1");
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !inside("true".as_ref(), &[]) {
+            return eprintln!("skipped: no time namespaces");
+        }
+        let name = "a_pause_is_short_also_in_a_time_namespace";
+        assert!(inside(&std::env::current_exe().unwrap(), &[name]), "the pause does not end");
     }
 
     #[test]

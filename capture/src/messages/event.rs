@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitStatus;
 
+use iof_proto::UsedResources;
+
 pub use crate::ids::{End, PipeId, ProcessId, PushEnd, PushId, RequestId, SourceId, TargetId};
 use crate::messages::request::StreamAnswer;
 use crate::source::source_table::EndedStreams;
@@ -59,6 +61,8 @@ pub enum Event {
         /// Its exit status. It is an error if other code took the status, by a `waitpid(-1)` in
         /// this process or by ignoring `SIGCHLD`, see waitpid(2).
         status: io::Result<ExitStatus>,
+        /// Resources that it has used; `None` if that is unknown.
+        used: Option<UsedResources>,
     },
     /// A pipe has blocked the capture thread for about half a second. Some process writes to the
     /// pipe from memory that faults slowly, or reads from it into such memory, for example a mapped

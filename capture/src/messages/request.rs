@@ -29,7 +29,7 @@ impl<P> StreamRequest<P> {
     }
 }
 
-/// Whether a reader holds its stream back.
+/// The degrees to which a reader holds its stream back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// It never does, see [`Stream::attach_non_gating`].
@@ -55,11 +55,11 @@ pub enum StreamStep<P = Arc<ReaderPage>> {
         reader: ReaderId,
         /// The position of its first byte.
         start: Start,
-        /// Whether it holds the stream back.
+        /// The degree to which it holds the stream back.
         gating: Gating,
         /// Number of bytes that it reads at a time; 0 if any number is enough.
         group: u64,
-        /// Whether the reader is in another process, so that the ring needs a file, see
+        /// Set if the reader is in another process, so that the ring needs a file, see
         /// [`Stream::allocate`]. Without memory for it, the reader is not attached.
         remote: bool,
     },
@@ -147,7 +147,7 @@ pub enum StreamAnswer<R = Arc<Ring>> {
     Joined(Option<Joined<R>>),
     /// The counters; `None` if the source does not exist.
     Counted(Option<Counted>),
-    /// Whether the target exists and its pipe has a reader.
+    /// `true` if the target exists and its pipe has a reader.
     Takes(bool),
     /// The slowest targets; `None` if the push does not exist or is over.
     Lagging(Option<SlowTargets>),
@@ -173,7 +173,7 @@ impl StreamAnswer {
 /// A reader that was attached or moved.
 #[derive(Clone, Debug)]
 pub struct Joined<R = Arc<Ring>> {
-    /// What the reader needs.
+    /// The data that the reader needs.
     pub attached: Attached<R>,
     /// The number of the generation that it reads.
     pub generation: u64,

@@ -3,16 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitStatus;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use iof_proto::UsedResources;
 use nix::sys::signal::{kill, killpg};
 use nix::unistd::{Pid, getpgid};
 
 use crate::process::descendants::Descendants;
 use crate::process::pidfd;
 use crate::process::signal::Signal;
-use crate::process::wait::{self, UsedResources};
+use crate::process::wait;
 
 /// A child of this process that has not been reaped. Dropping it neither ends nor reaps the child.
 ///
@@ -37,8 +38,6 @@ pub struct Signaller {
     descendants: Arc<Descendants>,
     /// When the process was started or adopted.
     began: SystemTime,
-    /// Set when the process is reaped here.
-    used: Arc<OnceLock<UsedResources>>,
 }
 
 /// `PIDFD_SIGNAL_PROCESS_GROUP` of Linux 6.9, see pidfd_send_signal(2).
@@ -100,11 +99,6 @@ impl Signaller {
     /// Returns when the process was started or adopted.
     pub fn began(&self) -> SystemTime {
         self.began
-    }
-
-    /// Returns what the process has used, once [`Child::try_wait`] has returned its exit status.
-    pub fn used(&self) -> Option<UsedResources> {
-        self.used.get().copied()
     }
 
     /// Returns whether the signals go to a process group that the process leads.
@@ -169,9 +163,8 @@ impl Child {
 
     /// Wraps a child. `leads_group` tells whether it leads a process group.
     pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads_group: bool) -> Child {
-        let (pidfd, began) = (Arc::new(pidfd), SystemTime::now());
-        let (descendants, used) = (Arc::default(), Arc::default());
-        Child { pid, signaller: Signaller { pidfd, pid, leads_group, descendants, began, used } }
+        let (pidfd, began) = (Arc::new(pidfd), wait::now());
+        Child { pid, signaller: Signaller { pidfd, pid, leads_group, descendants: Arc::default(), began } }
     }
 
     /// Returns the process id.
@@ -185,17 +178,14 @@ impl Child {
         self.signaller.clone()
     }
 
-    /// Reaps the child if it has ended, and returns its exit status. Does not block.
+    /// Reaps the child if it has ended, and returns its exit status and what it has used. Does not block.
     ///
     /// # Errors
     /// `ECHILD` if the child was reaped before.
-    pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+    pub fn try_wait(&self) -> io::Result<Option<(ExitStatus, UsedResources)>> {
         let flags = libc::WEXITED | libc::WNOHANG;
         let ended = wait::waitid(libc::P_PIDFD, pidfd::id_of(&self.signaller.pidfd)?, flags)?;
-        Ok(ended.map(|ended| {
-            let _ = self.signaller.used.set(ended.used);
-            ended.status
-        }))
+        Ok(ended.map(|ended| (ended.status, ended.used)))
     }
 }
 
@@ -235,19 +225,16 @@ mod tests {
     #[test]
     fn the_exit_status_names_a_real_time_signal() {
         let (child, _output) = run_until_leader_ends("kill -35 $$");
-        assert_eq!(child.try_wait().unwrap().and_then(|status| status.signal()), Some(35));
+        assert_eq!(child.try_wait().unwrap().and_then(|(status, _)| status.signal()), Some(35));
     }
 
     #[test]
     fn the_resources_of_a_child_are_known_once_it_is_reaped() {
         let script = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
         let (child, _output) = run_until_leader_ends(script);
-        let signaller = child.signaller();
-        assert_eq!(signaller.used(), None);
-        child.try_wait().unwrap().unwrap();
-        let used = signaller.used().unwrap();
+        let (_, used) = child.try_wait().unwrap().unwrap();
         assert!(used.cpu > std::time::Duration::from_millis(1) && used.peak_memory > 100_000, "{used:?}");
-        assert!(used.ended > signaller.began(), "{used:?}");
+        assert!(used.ended > child.signaller().began(), "{used:?}");
     }
 
     const LEAVE_A_CHILD: &str = "sleep 1000 &";
@@ -272,7 +259,7 @@ mod tests {
             let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
             ways_to_send(&child)[way](Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
-            assert!(child.try_wait().unwrap().unwrap().success(), "the leader had ended before");
+            assert!(child.try_wait().unwrap().unwrap().0.success(), "the leader had ended before");
         }
     }
 

@@ -31,9 +31,8 @@ pub(crate) struct Descendant {
 impl Descendants {
     /// Returns the descendants of the process `root` that are in the process group of this process,
     /// each after its parent: those that live now, and those that were found before and still live.
-    /// What a descendant in another group has started is not found. `root_exists` is called after
-    /// the children of `root` are read, and returns `false` if `root` may be another process by
-    /// then.
+    /// Children of a descendant in another group are not found. `root_exists` is called after the
+    /// children of `root` are read, and returns `false` if `root` may be another process by then.
     pub(crate) fn find(&self, root: u32, root_exists: impl FnOnce() -> bool) -> Vec<Descendant> {
         let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         found.retain(|process| process.is_left());

@@ -30,7 +30,7 @@ use crate::process::child::Child;
 use crate::process::signal::Signal;
 use crate::process::{pidfd, wait};
 
-/// How long a start waits for a guardian that does not read, such as a stopped one.
+/// The time for which a start waits for a guardian that does not read, such as a stopped one.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// The time between SIGTERM and SIGKILL.
 const KILL_WAIT: Duration = Duration::from_secs(2);

@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, SystemTime};
 
+use iof_proto::UsedResources;
 use nix::sys::wait::{Id, WaitPidFlag};
 
 /// A child that has ended.
@@ -17,28 +18,20 @@ pub(crate) struct EndedChild {
     pub used: UsedResources,
 }
 
-/// The resources that a process and the children for which it has waited have used, see getrusage(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsedResources {
-    /// When the exit was noticed.
-    pub ended: SystemTime,
-    /// User and system CPU time.
-    pub cpu: Duration,
-    /// The largest resident memory of one of these processes, in bytes. It is at least what the process that
-    /// started it had resident then, because the kernel counts a process before its program, too.
-    pub peak_memory: u64,
+/// Returns what a child has used that has ended now.
+fn used(usage: &libc::rusage) -> UsedResources {
+    let time = |time: libc::timeval| {
+        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+        Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
+    };
+    let cpu = time(usage.ru_utime).saturating_add(time(usage.ru_stime));
+    let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
+    UsedResources { ended: now(), cpu, peak_memory }
 }
 
-impl UsedResources {
-    fn new(usage: &libc::rusage) -> UsedResources {
-        let time = |time: libc::timeval| {
-            let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-            Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
-        };
-        let cpu = time(usage.ru_utime).saturating_add(time(usage.ru_stime));
-        let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
-        UsedResources { ended: SystemTime::now(), cpu, peak_memory }
-    }
+/// Returns the time of day, which can be sent to other processes: not before 1970.
+pub(crate) fn now() -> SystemTime {
+    SystemTime::now().max(SystemTime::UNIX_EPOCH)
 }
 
 /// Calls waitid(2). Returns `None` if no such child has ended.
@@ -69,7 +62,7 @@ pub(crate) fn waitid(
         _ => return Ok(None),
     };
     let pid = u32::try_from(pid).map_err(io::Error::other)?;
-    Ok(Some(EndedChild { pid, status: ExitStatus::from_raw(status), used: UsedResources::new(&usage) }))
+    Ok(Some(EndedChild { pid, status: ExitStatus::from_raw(status), used: used(&usage) }))
 }
 
 /// Blocks until a child of this process has ended, and returns its pid. Does not reap it, so the

@@ -23,7 +23,7 @@ use crate::clock::now;
 use crate::ids::End;
 use crate::ioctl;
 
-/// How long the thread sleeps when the kernel has no memory for poll(2).
+/// The time for which the thread sleeps when the kernel has no memory for poll(2).
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The result of a read by the thread.

@@ -12,7 +12,7 @@ pub(crate) struct Dequeued {
     pub bytes: u64,
 }
 
-/// What a queue needs after [`DeliveryQueue::pour`].
+/// The step that a queue needs after [`DeliveryQueue::pour`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterPour {
     /// Nothing until the next delivery.

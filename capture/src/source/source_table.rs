@@ -5,13 +5,13 @@ use std::fmt;
 use std::mem;
 
 use crate::ids::SourceId;
-use crate::slots::Slots;
+use crate::slots::Slab;
 use crate::source::Source;
 
 /// The sources by index and by id.
 #[derive(Default)]
 pub(crate) struct SourceTable {
-    pub slots: Slots<Source>,
+    pub slots: Slab<Source>,
     pub by_id: BTreeMap<SourceId, usize>,
 }
 

@@ -31,9 +31,9 @@ pub(crate) struct Push {
     inlet: Arc<Inlet>,
     /// Bytes that the pusher has filled in so far.
     filled: u64,
-    /// Whether the last byte is filled in.
+    /// Set if the last byte is filled in.
     over: bool,
-    /// Whether the targets' pipes are closed after the last byte.
+    /// Set if the targets' pipes are closed after the last byte.
     closes: bool,
     /// The bytes that each target has taken, by the target's index.
     taken: BTreeMap<usize, u64>,

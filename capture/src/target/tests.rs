@@ -12,7 +12,7 @@ const TARGET: usize = 3;
 /// A target, its pushes with their fillers, and the read end of its pipe.
 struct TargetRig {
     target: Target,
-    pushes: Slots<Push>,
+    pushes: Slab<Push>,
     fillers: Vec<Filler>,
     _read: OwnedFd,
 }
@@ -22,7 +22,7 @@ impl TargetRig {
     fn new(pushes: u64) -> TargetRig {
         let (read, write) = nix::unistd::pipe().unwrap();
         let target = Target::new(TargetId(1), write);
-        let mut rig = TargetRig { target, pushes: Slots::default(), fillers: Vec::new(), _read: read };
+        let mut rig = TargetRig { target, pushes: Slab::default(), fillers: Vec::new(), _read: read };
         for id in 0..pushes {
             let inlet = Inlet::create(4096, "test").unwrap();
             // SAFETY: this is the inlet's only filler, and these tests never call `freed`.

@@ -22,7 +22,7 @@ use crate::backend::{Answer, Backend, Pause, Token};
 use crate::messages::command::{Command, NewSource};
 use crate::messages::event::{End, Event, PipeId, PushEnd, PushId, SourceId, TargetId};
 use crate::process::limit::check_files;
-use crate::slots::Slots;
+use crate::slots::Slab;
 use crate::source::source_table::EndedStreams;
 use crate::source::{Close, PACKET_MAX, Ready, Source, SourceAction, Step};
 use crate::spawn::first_writes::WatchedPipes;
@@ -58,12 +58,12 @@ pub(crate) struct Driver<B: Backend> {
     backend: B,
     sources: Sources,
     targets: Targets,
-    processes: Slots<WatchedProcess>,
+    processes: Slab<WatchedProcess>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
     /// Sources whose pipes collect bytes, after the [orders](Stream::order) of their streams.
     collecting: BTreeSet<(usize, usize)>,
-    /// Whether a pause is in flight after which the sources that wait are checked for growth.
+    /// Set if a pause is in flight after which the sources that wait are checked for growth.
     checks_growth: bool,
     bell: Bell,
     /// `None` until [`InboxItem::Listen`].
@@ -101,7 +101,7 @@ impl<B: Backend> Driver<B> {
             backend,
             sources: Sources::new(on_event),
             targets: Targets::default(),
-            processes: Slots::default(),
+            processes: Slab::default(),
             waiting: Vec::new(),
             collecting: BTreeSet::new(),
             checks_growth: false,

@@ -19,12 +19,12 @@ struct Sums {
     closed: bool,
 }
 
-/// What was added to a push since the capture thread last took its fills.
+/// The bytes that were added to a push since the capture thread last took its fills.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fill {
     /// Bytes added.
     pub bytes: u64,
-    /// Whether these were the push's last bytes.
+    /// Set if these were the push's last bytes.
     pub over: bool,
 }
 

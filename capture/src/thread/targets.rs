@@ -10,15 +10,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::messages::event::{Event, PushEnd, PushId, TargetId};
 use crate::messages::request::{SlowTarget, SlowTargets};
-use crate::slots::Slots;
+use crate::slots::Slab;
 use crate::target::push::Push;
 use crate::target::{Target, TargetAction};
 
 /// The targets, and the pushes that feed them.
 #[derive(Default)]
 pub(crate) struct Targets {
-    targets: Slots<Target>,
-    pushes: Slots<Push>,
+    targets: Slab<Target>,
+    pushes: Slab<Push>,
     by_id: HashMap<TargetId, usize>,
     by_push: HashMap<PushId, usize>,
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the taker of a queue was woken and has not looked at the queue since. Senders that add
-/// items meanwhile need not wake it again.
+/// A flag that is set if the taker of a queue was woken and has not looked at the queue since.
+/// Senders that add items meanwhile need not wake it again.
 ///
 /// ```
 /// use iof_capture::PendingWake;

@@ -55,7 +55,7 @@ pub(crate) struct WatchState {
 struct Pipes {
     /// The pipes, by their token's word.
     by_token: HashMap<u64, WatchedPipe>,
-    /// Whether the watchdog sleeps until there are pipes.
+    /// Set if the watchdog sleeps until there are pipes.
     idle: bool,
     over: bool,
 }
@@ -163,7 +163,7 @@ struct Progress {
     thread: AtomicI32,
     /// The index of the pipe that the probe asks; `usize::MAX` once it is done with all.
     index: AtomicUsize,
-    /// Whether the probe is to ask no further pipe.
+    /// Set if the probe is to ask no further pipe.
     abandoned: AtomicBool,
 }
 

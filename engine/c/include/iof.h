@@ -750,9 +750,9 @@
 #define IOF_IOF_FILE_ONLY "pmix.iof.fonly"
 
 // Output that the library writes (bool): whether it goes to the program's own stdout and stderr.
-// For iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn
-// and iof_server_adopt it is false by default, and if it is true, the library writes the output of
-// the jobs although the program has not called iof_IOF_pull.
+// For iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn,
+// iof_server_adopt and iof_Spawn it is false by default, and if it is true, the library writes the
+// output of the jobs although the program has not called iof_IOF_pull.
 #define IOF_IOF_LOCAL_OUTPUT "pmix.iof.local"
 
 // Output that the library writes (bool): the older name of IOF_IOF_TAG_OUTPUT.
@@ -921,8 +921,8 @@
 // iof_Spawn (string): the working directory of programs whose cwd is NULL.
 #define IOF_WDIR "pmix.wdir"
 
-// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of
-// another one, whose registrations it could inherit.
+// iof_server_spawn and iof_server_adopt (bool): accepted without effect. The job has no parent,
+// whose registrations it could inherit.
 #define IOF_IOF_INHERIT "pmix.iof.inhrt"
 
 // iof_IOF_pull (uint64): begins each stream at this offset, the number of bytes that its source
@@ -2578,7 +2578,7 @@ iof_status_t iof_server_close(const struct iof_proc_t *proc, iof_iof_channel_t c
 iof_status_t iof_server_flush(const struct iof_proc_t *proc, int timeout);
 
 // Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes.
-// What is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It
+// Bytes written to it are typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It
 // must not be read: the engine reads the output. It is non-blocking. The terminal is hung up when
 // the engine has ended and all such descriptors are closed. Does not block. Errors:
 // IOF_ERR_NOT_FOUND if the process does not exist, has no pseudo-terminal or has ended;
@@ -2608,18 +2608,26 @@ iof_status_t iof_server_forget(const char *nspace);
 // (iof_IOF_pull), as the infos about its cache specify. The job then ends with its parent: the job of
 // the rank that the caller descends from, otherwise the caller.
 //
+// The attributes of output apply to what the library of the caller writes: registrations for the job
+// without a callback, until its end was reported to all registrations. If output goes to files, or
+// IOF_IOF_LOCAL_OUTPUT is true, the library registers for all of it as soon as the job is started.
+//
 // Infos of the job: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_IOF_SRV_REQ,
 // IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_NSPACE, IOF_STDIN_TGT,
 // IOF_GRACE, IOF_JOB_TIMEOUT, IOF_ABORT_NON_ZERO_TERM, IOF_MPI, IOF_NOHUP, IOF_PARENT_ID,
-// IOF_WDIR. Without IOF_NSPACE it has a name of its own. Those of a program are as for
-// iof_server_spawn. Any other info is refused, also if it is not required.
+// IOF_WDIR, and the attributes of output (iof_IOF_pull). Without IOF_NSPACE it has a name of its
+// own. Those of a program are as for iof_server_spawn. Any other info is refused, also if it is
+// not required.
 //
 // Errors, after which no process of the job runs; iof_last_error returns the reason, with the rank and
 // the error of the system: IOF_ERR_NOT_SUPPORTED if an info or the launcher refuses it;
 // IOF_ERR_NO_PERMISSIONS if the engine belongs to another user; IOF_ERR_EXISTS if a job has the name
-// already; IOF_ERR_OUT_OF_RESOURCE if tools have started too many jobs;
+// already; IOF_ERR_OUT_OF_RESOURCE if tools have started too many jobs, or the caller has given too many
+// attributes of output;
 // IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started; IOF_ERR_WOULD_BLOCK in a callback.
+// After IOF_ERR_IOF_FAILURE, the job runs, but the library cannot register for its output; the reason
+// names the job.
 iof_status_t iof_Spawn(const struct iof_info_t *job_info,
                        size_t ninfo,
                        const struct iof_app_t *apps,

@@ -13,7 +13,7 @@
  *
  * These functions work as in PMIx: PMIx_tool_init, PMIx_tool_finalize, PMIx_Initialized,
  * PMIx_Get_version, PMIx_Progress; PMIx_IOF_pull, PMIx_IOF_deregister, PMIx_IOF_push;
- * PMIx_Query_info, PMIx_Query_info_nb; PMIx_Log, PMIx_Log_nb; PMIx_Register_event_handler,
+ * PMIx_Query_info, PMIx_Query_info_nb; PMIx_Log, PMIx_Log_nb; PMIx_Spawn, PMIx_Spawn_nb; PMIx_Register_event_handler,
  * PMIx_Deregister_event_handler (for PMIX_EVENT_JOB_END and PMIX_ERR_LOST_CONNECTION);
  * PMIx_Value_*, PMIx_Info_load, PMIx_Info_xfer, PMIx_Info_list_*, PMIx_Data_array_destruct, for
  * PMIx's macros; PMIx_Error_string, PMIx_IOF_channel_string, PMIx_Proc_state_string,
@@ -34,12 +34,12 @@
  * returns the reason. Like PMIx's library, those that need a server return PMIX_ERR_INIT before the
  * library is initialized, and PMIX_ERR_UNREACH in a tool that is not connected.
  *
- *   PMIx_Publish and the like, PMIx_Connect, PMIx_Group_*
- *                                  ranks use them, and an engine keeps no data of processes, and has
- *                                  no collective operations
- *   PMIx_Spawn, PMIx_Abort, PMIx_Job_control, PMIx_Allocation_request, PMIx_Process_monitor
- *                                  only launchers start and control processes
- *   PMIx_Notify_event              the engine alone has events, and does not pass on those of tools
+ *   PMIx_Publish and the like, PMIx_Connect, PMIx_Group_*, PMIx_Resolve_*
+ *                                  ranks use them by PMIx's own library
+ *   PMIx_Abort, PMIx_Job_control, PMIx_Allocation_request, PMIx_Process_monitor
+ *                                  this library signals no processes; iof kill does
+ *   PMIx_Notify_event              the engine reports the ends of jobs to tools, and passes on no
+ *                                  events of tools
  *   PMIx_Get_credential, PMIx_Validate_credential
  *                                  the engine identifies tools by what the kernel reports
  *   PMIx_Data_*, PMIx_Fabric_*, PMIx_Load_topology, PMIx_Compute_distances and the like

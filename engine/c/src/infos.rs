@@ -7,7 +7,7 @@ use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Info, InfoValue, Proc, Rank, Status, attribute};
 
-use crate::ffi::guard::{OrStatus, Outcome};
+use crate::ffi::guard::{OrStatus, Outcome, or_failure};
 use crate::ffi::read;
 
 pub(crate) mod format;
@@ -118,13 +118,7 @@ impl Infos {
 
     /// Fails if one of the infos, also of those that are not required, has no effect at `places`.
     pub(crate) fn only(&self, places: &[Place]) -> Outcome<()> {
-        let is_known = |info: &&Info| {
-            let attribute = attribute::find(&info.key);
-            attribute.is_some_and(|attribute| attribute.places.iter().any(|place| places.contains(place)))
-        };
-        let Some(info) = self.0.iter().find(|info| !is_known(info)) else { return Ok(()) };
-        Err(format!("{} is not supported here: leave it out", name(&info.key)))
-            .or_status(Status::ERR_NOT_SUPPORTED)
+        attribute::unknown(&self.0, places).map_or(Ok(()), |failure| or_failure(Err(failure)))
     }
 
     pub(crate) fn path(&mut self, key: &str) -> Outcome<Option<PathBuf>> {

@@ -37,13 +37,13 @@ pub(crate) struct ToolState {
     pub proc: Proc,
     /// `None` if the tool chose to run without a connection.
     pub session: Option<Arc<EngineSession>>,
-    /// Whether its sessions have a thread, and the program does not progress them.
+    /// Set if its sessions have a thread, and the program does not progress them.
     pub own_thread: bool,
     /// The event handlers of a tool without a session.
     pub events: Events,
     /// The formats of output without a callback.
     pub formats: Arc<Formats>,
-    /// Where it looks for engines, without a selection.
+    /// The directories in which it looks for engines, without a selection.
     pub directories: Search,
 }
 

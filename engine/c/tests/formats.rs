@@ -18,7 +18,7 @@ struct Program {
     _compiler: Compiler,
 }
 
-/// What the program has written.
+/// The output that the program has written.
 #[derive(Debug, PartialEq, Eq)]
 struct Written {
     out: String,
@@ -87,7 +87,7 @@ fn written(out: &str, err: &str) -> Written {
 }
 
 /// The levels for output that a registration without a callback receives.
-const LEVELS: [&str; 5] = ["init", "job", "pull", "tool", "tool-pull"];
+const LEVELS: [&str; 6] = ["init", "job", "pull", "tool", "tool-pull", "tool-spawn"];
 
 #[test]
 fn each_tag_and_markup_applies_at_each_level() {
@@ -188,10 +188,12 @@ fn output_goes_to_files_with_the_names_of_prterun() {
     let names = ["f.run@7.0.err", "f.run@7.0.out", "f.run@7.1.err", "f.run@7.1.out"];
     let tree =
         ["d/run@7/rank.0/stderr", "d/run@7/rank.0/stdout", "d/run@7/rank.1/stderr", "d/run@7/rank.1/stdout"];
-    for level in ["own init", "own job", "init", "job", "pull", "tool", "tool-pull"] {
+    for level in
+        ["own init", "own job", "own tool-spawn", "init", "job", "pull", "tool", "tool-pull", "tool-spawn"]
+    {
         let shown = program.run(level, 2, script, &["pmix.iof.file=f"]);
-        // A registration of the launcher itself shows the output of a job that goes to files, too.
-        let shows = level == "init" || level == "job";
+        // A registration of the program itself shows the output of a job that goes to files, too.
+        let shows = ["init", "job", "tool-spawn"].contains(&level);
         assert_eq!((shown.out.len(), shown.err.len()), if shows { (4, 4) } else { (0, 0) }, "{level}");
         assert_eq!(program.files(), expected(names), "{level}");
         program.run(level, 2, script, &["pmix.outdir=d"]);
@@ -206,7 +208,7 @@ fn output_goes_to_files_with_the_names_of_prterun() {
 #[test]
 fn ten_ranks_have_file_names_with_two_digits() {
     let Some(program) = Program::new() else { return };
-    for level in ["own job", "tool"] {
+    for level in ["own job", "own tool-spawn", "tool"] {
         program.run(level, 10, OUT, &["pmix.iof.file=f"]);
         let files = program.files();
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
@@ -220,7 +222,7 @@ fn ten_ranks_have_file_names_with_two_digits() {
 #[test]
 fn files_are_copies_only_if_that_is_requested() {
     let Some(program) = Program::new() else { return };
-    for level in ["own init", "own job", "pull", "tool", "tool-pull"] {
+    for level in ["own init", "own job", "own tool-spawn", "pull", "tool", "tool-pull"] {
         for (attributes, out) in [
             (&["pmix.iof.file=f", "pmix.iof.fonly=false"][..], "out\n"),
             (&["pmix.iof.file=f", "pmix.iof.fonly=true"], ""),
@@ -239,6 +241,8 @@ fn local_output_is_written_without_a_registration_and_not_written_if_it_is_false
     for level in ["own init", "own job"] {
         assert_eq!(program.run(level, 1, OUT, &[]), written("", ""), "{level}");
         assert_eq!(program.run(level, 1, OUT, &["pmix.iof.tag=true"]), written("", ""), "{level}");
+    }
+    for level in ["own init", "own job", "own tool-spawn"] {
         let shown = program.run(level, 1, OUT_AND_ERR, &["pmix.iof.local=true", "pmix.iof.rank=true"]);
         assert_eq!(shown, written("[0]<stdout>: out\n", "[0]<stderr>: err\n"), "{level}");
     }
@@ -251,7 +255,9 @@ fn local_output_is_written_without_a_registration_and_not_written_if_it_is_false
 fn attributes_that_cannot_be_honoured_are_refused_with_a_reason() {
     let Some(program) = Program::new() else { return };
     let refused = |level: &str, attributes: &[&str]| program.run(level, 1, OUT, attributes).out;
-    for (level, function) in [("own init", "init"), ("own job", "spawn"), ("pull", "pull")] {
+    for (level, function) in
+        [("own init", "init"), ("own job", "spawn"), ("own tool-spawn", "spawn"), ("pull", "pull")]
+    {
         let both = refused(level, &["pmix.iof.file=f", "pmix.iof.dir=d"]);
         assert!(
             both.starts_with(&format!("{function} -27 output goes to a file or to a directory")),

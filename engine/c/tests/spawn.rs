@@ -26,6 +26,7 @@ fn a_c_tool_starts_jobs_and_receives_their_output_from_the_first_byte() {
     let engine = Engine::start_with(Config::new(rendezvous), Arc::new(Granting)).unwrap();
     let mut command = Command::new(&program);
     environment(&mut command, &program, sockets.path()).arg(engine.socket().unwrap());
+    command.arg(sockets.path().join("gate"));
     let done = Process::start(&mut command).finish();
-    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!((done.code, done.text()), (0, "untagged\nuntagged\n"), "{done:?}");
 }

@@ -20,6 +20,7 @@ use crate::commands::ps::PsArgs;
 use crate::commands::pull_args::PullArgs;
 use crate::commands::push::PushArgs;
 use crate::commands::query::QueryArgs;
+use crate::commands::serve::ServeArgs;
 use crate::nodes::agents::{AgentArgs, LinkArgs};
 use crate::options::engine::JobEngineArgs;
 use crate::options::values::{CHANNELS, Ranks, interval, ranks};
@@ -50,6 +51,8 @@ pub enum Command {
     Push(PushArgs),
     /// Watch the streams of running jobs: rates, caches, losses, lags
     Top(TopArgs),
+    /// Show the output of jobs in a browser, and serve it to programs
+    Serve(ServeArgs),
     /// Query running jobs: their processes, their streams
     Query(QueryArgs),
     /// List your engines on this node and their jobs
@@ -91,15 +94,14 @@ pub enum Command {
     Pmix(PmixArgs),
 }
 
+/// The keys and the columns of `iof top`, for `--help` and for its screen.
+pub const TOP_HELP: &str = include_str!("top/help.txt");
+
 #[derive(Args)]
 #[command(
-    after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag, and reverse the order if pressed \
-                  again; f asks for a filter, such as '0-3 stderr a.out' (ranks, channels, job; empty for all, \
-                  which Ctrl-U makes it); i hides streams that write nothing, or shows them again; s sums the streams of each rank, or shows \
-                  them singly; arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits.\n\n\
-                  Columns, in bytes, as in `iof query stats`: RATE/s, read from the rank per second, or 'complete' \
-                  after the last byte; CACHED, in the cache; DROPPED, dropped on arrival because the cache was \
-                  full; LAG, not read yet by that reader."
+    after_help = format!("Without JOB or an option that selects an engine, all engines of the user are shown, also those that \
+                  begin later; otherwise the command ends with the engine. A job whose engine is stopped, or has \
+                  another version of the protocol, does not answer. ? shows these keys:\n\n{}", TOP_HELP.trim_end())
 )]
 pub struct TopArgs {
     #[command(flatten)]
@@ -125,14 +127,16 @@ pub struct TopArgs {
 
     /// Print one table, and end
     ///
-    /// After one --interval, in which the rates are measured. Needs no terminal.
+    /// After one --interval, in which the rates are measured. Needs no terminal. Has all rows, also idle
+    /// ones. The exit code is 1 if an engine does not answer within 2 seconds.
     #[arg(long)]
     pub once: bool,
 
     /// Print JSON
     ///
-    /// An array with an object for each stream: its rate in bytes per second, and in stream, what `iof query
-    /// stats --json` has. A sum of a rank has the channel of its first stream.
+    /// An array with an object for each stream: the pid of its engine, the job, the state of its rank with
+    /// exit code or signal, its rate in bytes per second, and in stream, what `iof query stats --json` has.
+    /// A sum of a rank has the channel of its first stream. A job that does not answer has the stream null.
     #[arg(long, requires = "once")]
     pub json: bool,
 }

@@ -1,13 +1,10 @@
 //! The reasons why the command fails.
 
-use std::borrow::Cow;
 use std::io;
 
 use iof_engine::{CaptureError, StartError};
+pub use iof_proto::shown;
 use nix::sys::signal::Signal;
-
-/// Characters of a wrong text that a message shows.
-const MAX_SHOWN: usize = 100;
 
 /// The reason why the command failed, as the text of its message.
 pub enum Failure {
@@ -22,14 +19,6 @@ pub enum Failure {
     /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
     /// command raises it in its own process, so that the shell sees it.
     Signal(Signal),
-}
-
-/// Returns the beginning of a wrong text, for a message.
-pub fn shown(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(MAX_SHOWN) {
-        None => text.into(),
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
-    }
 }
 
 /// Returns the failure to find the present directory, which was removed for example.

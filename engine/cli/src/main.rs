@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Log(args) => commands::log::log(&args).map(|()| ExitCode::SUCCESS),
         Command::Gateway(args) => commands::gateway::gateway(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => commands::inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
+        Command::Serve(args) => Err(commands::serve::serve(&args)),
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
         Command::Agent(args) => nodes::agents::agent(&args),

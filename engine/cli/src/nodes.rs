@@ -1,9 +1,8 @@
-//! What `iof run` and `iof agent` add to jobs on several nodes.
+//! The parts that `iof run` and `iof agent` add to jobs on several nodes.
 //!
 //! | module | concept |
 //! |---|---|
 //! | `options` | the options of `iof run` for nodes, and those that do not work with nodes |
-//! | `hosts` | the hosts with their slots, and the ranks of each |
 //! | `hostfile` | a file of hosts |
 //! | `allocation` | the hosts that a resource manager has allocated |
 //! | `launch` | the start of the ranks, and what becomes of them |
@@ -15,7 +14,6 @@ mod agent_files;
 pub mod agents;
 mod allocation;
 mod hostfile;
-pub mod hosts;
 pub mod launch;
 pub mod options;
 mod tcp;

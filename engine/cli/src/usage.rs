@@ -37,7 +37,7 @@ const LAUNCHERS: [&str; 9] = [
 
 /// The commands that users type, as help groups them.
 const COMMANDS: [(&str, &[&str]); 4] = [
-    ("Run and watch:", &["run", "pull", "top", "ps"]),
+    ("Run and watch:", &["run", "pull", "top", "ps", "serve"]),
     ("Talk to a job:", &["push", "kill", "log"]),
     ("Look inside:", &["query", "inspect"]),
     ("Set up:", &["gateway", "completions", "man"]),
@@ -117,7 +117,7 @@ fn help_by_group(iof: Command) -> Command {
         }
     }
     iof.help_template(format!(
-        "{help}\n{}  -h, --help; -V, --version\n\n\
+        "{help}\n{}  -h, --help; -V, --version\n\
          {}  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\
          'iof COMMAND -h' lists its options, 'iof COMMAND --help' explains them.",
         header("Options:"),
@@ -157,6 +157,13 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
             let rest = words.get(1..).filter(|rest| !rest.is_empty()).map_or("PROG".into(), repeat);
             let message = format!("iof run takes the options of {name}: write iof run {rest}");
             finish(Err(Failure::Usage(message)))
+        }
+        (ErrorKind::MissingRequiredArgument, Some("run"))
+            if words.iter().any(|word| word.as_encoded_bytes().starts_with(b"--keep")) =>
+        {
+            let message = "--keep without PROG takes no options of a job, such as -n, --timings and --output: \
+                           add PROG, or drop them";
+            refuse(message, "run")
         }
         (ErrorKind::UnknownArgument, Some("kill")) => {
             let words: Vec<String> = words.iter().skip(1).map(|word| quote(word)).collect();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use iof_testing::command::site::{Site, rank};
 use iof_testing::pipes::collect;
@@ -199,7 +200,35 @@ fn a_job_whose_log_cannot_be_written_at_its_end_fails() {
 }
 
 #[test]
-fn a_job_log_has_what_is_known_of_ranks_on_other_nodes() {
+fn a_job_log_that_the_job_uses_is_refused_and_keeps_its_contents() {
+    let site = Site::new();
+    let path = |name: &str| site.path().join(name).into_os_string().into_string().unwrap();
+    let (log, program, same) = (path("log"), path("program"), path("same"));
+    fs::copy("/bin/true", &program).unwrap();
+    fs::write(&log, "old").unwrap();
+    fs::hard_link(&log, &same).unwrap();
+    let pattern = format!("file={}:pattern:copy", path("%n"));
+    for (log, options, program) in [
+        (&program, &[][..], program.as_str()),
+        (&same, &["--open-mode", "append", "-o", &log], "echo"),
+        (&same, &["--stdin-file", &log], "echo"),
+        (&path("new"), &["--output", &pattern, "--nspace", "new"], "echo"),
+    ] {
+        let before = fs::read(log).ok();
+        let done = site.run(&[&["--job-log", log], options].concat(), [program]).finish();
+        assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
+        assert_eq!(done.stderr, format!("iof: --job-log {log}: the job uses this file: name another file\n"));
+        assert_eq!(fs::read(log).ok(), before);
+    }
+    let mut run = site.iof("run");
+    run.args(["--job-log", &same, "echo"]);
+    run.stdout(fs::OpenOptions::new().append(true).open(&log).unwrap());
+    assert_eq!(run.status().unwrap().code(), Some(2));
+    assert_eq!(fs::read(&log).unwrap(), b"old");
+}
+
+#[test]
+fn a_job_log_has_a_row_for_each_rank_on_other_nodes() {
     let site = Site::new();
     let log = site.path().join("job.tsv");
     let nodes = ["--hosts", "a:1,b:1", "--rsh", "sh -c", "-n", "2", "--quiet"];
@@ -208,7 +237,27 @@ fn a_job_log_has_what_is_known_of_ranks_on_other_nodes() {
     assert_eq!(done.code, 7, "{done:?}");
     let text = fs::read_to_string(log).unwrap();
     let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split('\t').collect()).collect();
-    let known: Vec<_> =
-        rows.iter().map(|row| (row[0], row[3], row[4], row[5], row[7], row[8], row[9])).collect();
-    assert_eq!(known, [("0", "-", "-", "0", "3", "-", "-"), ("1", "-", "-", "7", "3", "-", "-")], "{text}");
+    assert_eq!(rows.len(), 2, "{text}");
+    for (row, code) in rows.iter().zip(["0", "7"]) {
+        assert_eq!([row[5], row[7]], [code, "3"], "{text}");
+        assert!(row[3].starts_with("20") && row[4].starts_with("20"), "{text}");
+        assert!(row[8].parse::<f64>().unwrap() > 0.0 && row[9].parse::<u64>().unwrap() > 100_000, "{text}");
+    }
+}
+
+#[test]
+fn a_job_log_by_a_link_to_a_file_that_does_not_exist_is_written_there() {
+    let site = Site::new();
+    let path = |name: &str| site.path().join(name);
+    fs::create_dir(path("logs")).unwrap();
+    symlink("second", path("link")).unwrap();
+    symlink("logs/log", path("second")).unwrap();
+    symlink("round", path("round")).unwrap();
+    let run = |log: &str| site.run(&["--job-log", path(log).to_str().unwrap()], ["true"]).finish();
+    assert_eq!(run("link").code, 0);
+    assert!(
+        path("second").is_symlink() && fs::read_to_string(path("logs/log")).unwrap().starts_with("rank\t")
+    );
+    let done = run("round");
+    assert!(done.code == 2 && done.stderr.contains("symbolic links"), "{done:?}");
 }

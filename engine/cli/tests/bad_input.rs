@@ -28,7 +28,7 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
     let directory = site.path().to_str().unwrap();
     let long = "n".repeat(256);
     for (args, message) in [
-        (&[][..], "run, pull, push, top, query, ps, kill, log, gateway, inspect, completions, man"),
+        (&[][..], "run, pull, push, top, serve, query, ps, kill, log, gateway, inspect, completions, man"),
         (&["frobnicate"], "to start a job, write: iof run frobnicate"),
         (&["hostname", "-f", "a b"], "write: iof run hostname -f 'a b'"),
         (&["-n", "2", "hostname"], "write: iof run -n 2 hostname"),
@@ -76,6 +76,9 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--job-log", "/dev/null", "true"], "it exists, and is not a regular file"),
         (&["run", "--job-log", "/no/such/log", "true"], "--job-log /no/such/log: No such file or directory"),
         (&["run", "--job-log", "", "true"], "--job-log"),
+        (&["run", "--keep", "1s", "--timings"], "--keep without PROG takes no options of a job"),
+        (&["run", "--keep=1s", "--output", "json"], "add PROG, or drop them"),
+        (&["run", "--keep", "1s", "--fold"], "add PROG, or drop them"),
         (&["top", "--json"], "--once"),
         (&["query", "stats", "--output", "csv"], "[possible values: prometheus]"),
         (&["query", "procs", "--output", "prometheus"], "query stats alone"),
@@ -114,6 +117,7 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["pull", "--tail", "1", "--since", "1s"], "cannot be used with"),
         (&["pull", "--from", "0", "--resume", "f", "--output", "json"], "cannot be used with"),
         (&["pull", "--no-follow=1"], "takes no value"),
+        (&["pull", "--no-follow", "--follow"], "cannot be used with"),
         (&["pull", "--no-backlog"], "--no-backlog"),
         (&["pull", "--resume", "f"], "--resume needs --output json without files"),
         (&["pull", "--resume", "/", "--output", "json"], "--resume /: "),

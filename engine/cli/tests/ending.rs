@@ -134,6 +134,26 @@ fn an_output_that_cannot_be_written_fails_with_one_line() {
 }
 
 #[test]
+fn a_last_object_that_stdout_does_not_take_fails_the_command() {
+    let site = Site::new();
+    let kept = site.run(&["--keep", "1h", "--nspace", "kept"], ["echo", "x"]);
+    site.wait_for_state(0, "terminated");
+    let whole = site.pull(&["--output", "json"]).finish();
+    assert!(whole.text().lines().last().unwrap().contains("job_end"), "{whole:?}");
+    // The size of a file is limited to all but a part of this line.
+    let script = format!(
+        "trap '' XFSZ; exec prlimit --fsize={} \"$0\" pull --rendezvous-dir \"$1\" --output json >\"$1/out\"",
+        whole.text().len() - 5
+    );
+    let mut shell = Command::new("sh");
+    let done = Process::start(shell.args(["-c", &script]).arg(iof().get_program()).arg(site.path())).finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("job_end") && done.stderr.contains("cannot write the output"), "{done:?}");
+    kept.signal(Signal::SIGINT);
+    kept.wait();
+}
+
+#[test]
 fn an_output_that_is_closed_is_an_error_like_one_that_is_full() {
     let site = Site::new();
     let in_shell = |command: &str| {

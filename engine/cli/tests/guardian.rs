@@ -1,4 +1,4 @@
-//! What is left of a job when `iof run`, an agent or a launcher is killed: processes that called
+//! The remains of a job when `iof run`, an agent or a launcher is killed: processes that called
 //! setsid(2).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

@@ -13,8 +13,21 @@ use iof_testing::command::terminal::Terminal;
 use iof_testing::process::Process;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-const COMMANDS: [&str; 12] =
-    ["run", "pull", "push", "top", "query", "ps", "kill", "log", "gateway", "inspect", "completions", "man"];
+const COMMANDS: [&str; 13] = [
+    "run",
+    "pull",
+    "push",
+    "top",
+    "serve",
+    "query",
+    "ps",
+    "kill",
+    "log",
+    "gateway",
+    "inspect",
+    "completions",
+    "man",
+];
 
 /// Commands that `iof run` uses itself, which are documented but not listed.
 const INTERNAL: [&str; 2] = ["agent", "link"];
@@ -165,6 +178,7 @@ fn manual_pages_are_written_for_every_command_without_groff_warnings() {
             "iof-link.1" => (&["None."], &["/tmp/iof-UID/iof.HOST.link.PID"]),
             "iof-inspect.1" => (&["None."], &["/proc/PID/fd/N"]),
             "iof-man.1" => (&["None."], &["DIR/iof.1"]),
+            "iof-serve.1" => (&["TMPDIR"], &["iof.HOST.serve", "iof.HOST.tool.PID"]),
             "iof-gateway.1" => (&["IOF_SYSLOG"], &["DIR/iof.sys.HOST"]),
             _ => (&["IOF_SERVER", "TMPDIR"], &["iof.HOST.tool.PID", "iof.HOST.nspace.PID.NAME"]),
         };

@@ -257,8 +257,8 @@ fn top_once_prints_a_table_without_a_terminal() {
     let words: Vec<Vec<&str>> = done.text().lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!((done.code, words.len()), (0, 2), "{done:?}");
     assert_eq!(
-        (words[0][3], &words[1][..6]),
-        ("RATE/s", &["one", "0", "all", "0", "5", "0"][..]),
+        (words[0][4], &words[1][..7]),
+        ("RATE/s", &["one", "0", "all", "running", "0", "5", "0"][..]),
         "{done:?}"
     );
     run.signal(Signal::SIGTERM);

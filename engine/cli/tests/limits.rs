@@ -67,6 +67,14 @@ fn a_job_that_needs_more_files_than_the_limit_fits_the_limit_that_is_reported() 
     }
 }
 
+#[test]
+fn too_few_files_for_a_job_on_nodes_are_reported_with_its_ranks() {
+    let site = Site::new();
+    let args = ["--hosts", "a:1,b:2,c:3,d:1", "--rsh", "env NODE=%h sh -c", "-n", "7", "true"];
+    let done = limited(&site, "ulimit -n 90", &args).finish();
+    assert_refused(&done, &["too few files for 7 ranks", "RLIMIT_NOFILE is 90:"]);
+}
+
 /// The printers keep fewer of their files open when few descriptors are left.
 #[test]
 fn at_each_limit_a_job_with_files_is_refused_or_complete() {

@@ -2,6 +2,7 @@
 //! `.ci/mpi`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -599,6 +600,28 @@ fn a_rank_learns_that_the_job_that_it_spawns_is_not_started() {
 }
 
 #[test]
+fn jobs_that_ranks_spawn_one_after_the_other_lose_no_line() {
+    let site = Site::new();
+    let script = format!(
+        r#"{CLIENT}init; cd {}
+        for number in $(seq 60); do
+            printf "mcmd=spawn\nnprocs=1\nexecname=sh\ntotspawns=1\nspawnssofar=1\nargcnt=2\narg1=-c
+arg2=echo $PMI_RANK-$number; : > $PWD/$PMI_RANK-$number\nendcmd\n" >&$PMI_FD
+            read -r -u $PMI_FD reply; [[ $reply = *rc=0 ]] || echo "$reply"
+        done
+        # They would end with their parent.
+        until [ $(ls $PMI_RANK-* | wc -l) = 60 ]; do sleep 0.01; done
+        finalize"#,
+        site.path().display()
+    );
+    let done = site.run(&["-n", "2", "--mpi", "pmi1"], ["bash", "-c", &script]).finish();
+    let numbers = |rank| (1..=60).map(move |number| format!("{rank}-{number}"));
+    let wanted: BTreeSet<String> = (0..2).flat_map(numbers).collect();
+    let lines: BTreeSet<String> = done.text().lines().map(str::to_owned).collect();
+    assert_eq!((lines, done.code), (wanted, 0), "{}", done.stderr);
+}
+
+#[test]
 fn ranks_that_spawn_without_end_are_refused_until_their_jobs_have_ended_and_the_others_lose_nothing() {
     let site = Site::new();
     let mut gate = site.gate("gate");
@@ -619,20 +642,22 @@ arg2=: < {gate}\nendcmd\n" >&$PMI_FD; read -r -u $PMI_FD reply; [[ $reply = *rc=
             continue;
         }
         others.push(line);
-        // Both are refused while all jobs wait.
+        // Both are refused while all jobs wait, and a tool is not.
         if others.len() == 2 {
+            let done = site.iof("run").args(["--in", "bash", "true"]).output().unwrap();
+            assert!(done.status.success(), "{done:?}");
             gate.open();
         }
     }
     assert!(numbers.into_iter().eq(1..=300_000));
-    let refusal = "cmd=spawn_result info=error rc=1 msg=the_engine_has_256_of_at_most_256_jobs_that_clients_have_started_or_want\
-                   _to_start_(MAX_SPAWNED_JOBS),";
+    let refusal = "cmd=spawn_result info=error rc=1 msg=this_job_has_128_of_at_most_128_jobs_that_clients_have_started_or_want\
+                   _to_start_(MAX_SPAWNED_JOBS_PER_JOB),";
     assert!(others[..2].iter().all(|line| line.starts_with(refusal)), "{others:?}");
     assert_eq!(others[2..], ["spawned", "spawned"]);
     let mut errors = String::new();
     run.stderr().read_to_string(&mut errors).unwrap();
     assert_eq!(run.wait(), 0, "{errors}");
-    assert!(errors.lines().count() <= 11 && errors.contains("MAX_SPAWNED_JOBS"), "{errors}");
+    assert!(errors.lines().count() <= 11 && errors.contains("MAX_SPAWNED_JOBS_PER_JOB"), "{errors}");
 }
 
 #[test]
@@ -644,7 +669,7 @@ fn a_rank_that_publishes_without_end_is_refused_and_the_others_keep_their_values
     let done = run(&["-n", "3", "--mpi", "pmi1"], script);
     let mut found = lines(&done);
     let refused = found.iter().position(|line| line.starts_with("16381 ")).map(|index| found.remove(index));
-    let refusal = "has_16384_of_at_most_16384_values_that_ranks_have_published_(MAX_PUBLISHED_PER_USER),";
+    let refusal = "has_16384_of_at_most_16384_values_that_ranks_have_published_(MAX_PUBLISHED_PER_JOB),";
     assert!(refused.is_some_and(|line| line.contains(refusal)), "{done:?}");
     let values = [0, 1, 2].map(|rank| format!("cmd=lookup_result info=ok rc=0 port=of {rank}"));
     assert_eq!((found, done.code), (values.iter().map(String::as_str).collect(), 0), "{done:?}");

@@ -1,4 +1,4 @@
-//! How jobs on several nodes end: failed ranks, signals, nodes that die or do not answer. `sh -c`
+//! Ends of jobs on several nodes: failed ranks, signals, nodes that die or do not answer. `sh -c`
 //! starts the agents on this node.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -8,7 +8,7 @@ use std::process::ChildStdout;
 
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_EXCHANGE, MAX_GREETING, MAX_PIECE};
 use iof_nodes::{Frame, HEADER, ToFrontEnd};
-use iof_proto::{Exchange, Log, Rank};
+use iof_proto::{Exchange, Log, Nspace, Proc, Rank};
 use iof_testing::command::nodes::{agent_of, by_rank, has_thread, run, send, start};
 use iof_testing::command::site::{Gate, Site, iof};
 use iof_testing::process::{Done, Process, Stat};
@@ -39,9 +39,9 @@ fn a_killed_rank_ends_the_ranks_of_all_nodes() {
 
 #[test]
 fn a_time_limit_ends_the_ranks_of_all_nodes() {
-    let done = run("a,b", &["-n", "2", "--timeout", "0.5"], "exec sleep 1000");
+    let done = run("a,b", &["-n", "2", "--timeout", "5"], "exec sleep 1000");
     assert_eq!(done.code, 124, "{done:?}");
-    let told = "iof: job demo: not finished after 0.5s (--timeout): terminating ranks 0-1\n";
+    let told = "iof: job demo: not finished after 5s (--timeout): terminating ranks 0-1\n";
     assert_eq!(done.stderr, told);
 }
 
@@ -456,7 +456,11 @@ fn an_agent_that_sends_values_of_wrong_sizes_is_cut_off_and_the_line_has_the_lim
     let site = Site::over_stdin();
     let piece = |bytes| ToFrontEnd::Piece(vec![0; bytes]);
     let limits = "expected pieces of at most 65536, and 16777216 in all (MAX_EXCHANGE)";
-    let of_another = ToFrontEnd::Exchange { call: 1, rank: Rank(1), exchange: Exchange::Modex(Rank(0)) };
+    let of_another = ToFrontEnd::Exchange {
+        call: 1,
+        rank: Rank(1),
+        exchange: Exchange::Modex(Proc::new(Nspace::new("demo").unwrap(), Rank(0))),
+    };
     for (message, times, reason) in [
         (piece(MAX_PIECE + 1), 1, format!("65537 bytes of values, {limits}")),
         (piece(0), 1, format!("0 bytes of values, {limits}")),

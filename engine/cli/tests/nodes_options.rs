@@ -31,6 +31,9 @@ const THREADS: usize = 4;
 
 const TWO: &[&str] = &["-n", "2"];
 
+const TORCH: &str =
+    "echo $RANK of $WORLD_SIZE, $((LOCAL_RANK < LOCAL_WORLD_SIZE)) $MASTER_ADDR $((MASTER_PORT > 0))";
+
 const ROWS: &[Row] = &[
     (&["--nprocs", "2"], &[], "echo $IOF_RANK of $IOF_NPROCS", Same),
     (&["--wdir", "/"], TWO, "pwd", Same),
@@ -45,6 +48,7 @@ const ROWS: &[Row] = &[
     (&["--mpi", "pmi1"], TWO, "true", InOtherTests),
     (&["--mpi", "pmix"], TWO, "true", InOtherTests),
     (&["--bind-to", "core"], TWO, "[ $(nproc) = $(nproc --all) ] && echo any; true", Same),
+    (&["--ranks-env", "torch"], &["-n2", "-xMASTER_ADDR=x"], TORCH, Same),
     (&["--pty", "all"], TWO, "[ -t 1 ] && stty size", Same),
     (&["--merge-at-source"], TWO, "echo out; echo err >&2", Same),
     (&["--grace", "0.05"], TWO, "(sleep 2; echo late) & echo early", Same),
@@ -79,6 +83,7 @@ const ROWS: &[Row] = &[
     (&["--color", "always"], &["-n2", "--output", "tag"], "echo out", Same),
     (&["--match", "a"], TWO, "echo a; echo b", Same),
     (&["--exclude", "a"], TWO, "echo a; echo b", Same),
+    (&["--fold"], TWO, "[ $IOF_RANK = 0 ] && echo a; true", Same),
     (&["--output-file", "out.%R"], TWO, "echo out; echo err >&2", Same),
     (&["--output-file", "out.%h"], TWO, "echo ran", Refused("%h or %N in the name of a file")),
     (&["--error-file", "err"], TWO, "echo out; echo err >&2", Same),

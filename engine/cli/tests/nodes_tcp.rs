@@ -1,15 +1,19 @@
 //! Jobs on several nodes whose agents connect by TCP (`--carrier tcp`), and what others make of the listener.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::VecDeque;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use iof_nodes::Invitation;
 use iof_nodes::limits::MAX_DIALS;
-use iof_nodes::proof::{AwaitedConfirmation, CHALLENGE, CONFIRMATION};
+use iof_nodes::proof::{ANSWER, AwaitedConfirmation, CHALLENGE, CONFIRMATION, Challenge};
 use iof_testing::command::nodes::{agent_of, has_thread, has_variable, send};
 use iof_testing::command::site::{Site, iof};
 use iof_testing::process::{Done, Process};
@@ -143,6 +147,14 @@ fn an_agent_with_another_token_is_refused_and_the_start_ends_in_time() {
 }
 
 #[test]
+fn an_agent_that_cannot_connect_tells_the_address_and_what_to_do() {
+    let done = start_edited(&Site::new(), "a", "sed '1s/:[0-9]*$/:1/'", &[], "true").finish();
+    let told = "cannot connect to the front end at 127.0.0.1:1: Connection refused (os error 111) (choose an address \
+                that the nodes reach with --carrier tcp:ADDRESS)\n";
+    assert!(done.code == 1 && done.stderr.ends_with(told), "{done:?}");
+}
+
+#[test]
 fn an_agent_that_gets_no_invitation_tells_so() {
     let done = start_edited(&Site::new(), "a", ": ", &[], "echo ran").finish();
     assert_eq!((done.code, done.text()), (1, ""));
@@ -211,6 +223,100 @@ fn hostile_connections_change_nothing_for_agents_that_start_and_tools() {
     assert_eq!((pulled.code, pulled.text()), (0, "0\na line\n"));
 }
 
+/// Passes connections on to an address. `streams` gets the stream to that address of each.
+fn pass_on(proxy: TcpListener, to: SocketAddr, streams: Sender<TcpStream>) {
+    thread::spawn(move || {
+        for agent in proxy.incoming().map_while(Result::ok) {
+            let Ok(front) = TcpStream::connect(to) else { continue };
+            for (from, to) in [(&agent, &front), (&front, &agent)] {
+                to.set_nodelay(true).unwrap();
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                });
+            }
+            if streams.send(front).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Makes hostile connections from these numbers of hosts, without tokens, with an answer that was overheard,
+/// silent, with garbage, and with an end or a reset in the middle of an answer. The last silent ones stay.
+fn attack(to: SocketAddr, numbers: Range<u32>, overheard: &[u8]) -> VecDeque<TcpStream> {
+    let mut silent = VecDeque::new();
+    for number in numbers {
+        // Half of them are from one host, the others from 250.
+        let host = if number % 2 == 0 { 2 } else { (number % 250) as u8 + 3 };
+        let mut stream = connect_from([127, 0, 0, host], to);
+        let part = overheard.len() / 2;
+        let _ = match number % 5 {
+            0 => stream.write_all(&[0; ANSWER]),
+            1 => stream.write_all(overheard),
+            2 => stream.write_all(&vec![number as u8; number as usize % 4096]),
+            3 => stream.write_all(&overheard[..part]).and_then(|()| stream.shutdown(Shutdown::Write)),
+            _ => {
+                silent.push_back(stream);
+                let _ = (silent.len() > 2 * MAX_DIALS).then(|| silent.pop_front());
+                continue;
+            }
+        };
+    }
+    silent
+}
+
+#[test]
+fn ten_thousand_hostile_connections_change_nothing_for_a_job_and_agents_that_connect_again() {
+    let (site, proxy) = (Site::new(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let edit = format!("sed 1s/.*/{}/", proxy.local_addr().unwrap());
+    let options = ["--reattach", "60", "--stdin", "all", "--output", "rank"];
+    let mut run = start_edited(&site, "a,b", &edit, &options, "echo ready; exec cat");
+    let (streams, connected) = channel();
+    let invited = invitation(&site, "a");
+    pass_on(proxy, invited.address, streams);
+    let (mut stdin, mut lines) = (run.stdin(), BufReader::new(run.stdout()).lines());
+    let mut expect = |text: &str| {
+        let mut found = [(); 2].map(|()| lines.next().unwrap().unwrap());
+        found.sort_unstable();
+        assert_eq!(found, [format!("[0]<stdout>: {text}"), format!("[1]<stdout>: {text}")]);
+    };
+    expect("ready");
+    let pull = site.pull(&["--ranks", "1"]);
+    site.wait_for_pulls(1, "stdout", 1);
+    // That of further connections of the agent, for another challenge.
+    let token = invited.token.next();
+    let challenge = Challenge::new([0; 16]).bytes();
+    let (overheard, _) = AwaitedConfirmation::new(&challenge, (invited.node, &token), [7; 16]).unwrap();
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", run.pid())).unwrap().count();
+    let (before, memory) = (descriptors(), run.memory_kib());
+    let attacks = [0, 1, 2, 3].map(|thread: u32| {
+        let to = invited.address;
+        thread::spawn(move || attack(to, thread * 2500..(thread + 1) * 2500, &overheard))
+    });
+    let (mut number, mut most) = (0, 0);
+    while number < 200 || !attacks.iter().all(|attack| attack.is_finished()) {
+        if number % 50 == 0 {
+            connected.try_iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        }
+        writeln!(stdin, "{number}").unwrap();
+        expect(&number.to_string());
+        (number, most) = (number + 1, most.max(descriptors()));
+    }
+    let silent = attacks.map(|attack| attack.join().unwrap());
+    // Those of connections that replace others come on top.
+    assert!(most <= before + MAX_DIALS + 8, "{before} descriptors before, {most} at most");
+    let grown = run.memory_kib().saturating_sub(memory);
+    assert!(grown < 4 << 10, "{grown} KiB more");
+    wait_for("the end of silent connections", || (descriptors() <= before).then_some(()));
+    drop((stdin, silent));
+    let expected: String = (0..number).map(|number| format!("{number}\n")).collect();
+    let pulled = pull.finish();
+    assert_eq!((pulled.code, pulled.text()), (0, format!("ready\n{expected}").as_str()));
+    assert_eq!((lines.count(), run.wait()), (0, 0));
+}
+
 #[test]
 fn nothing_listens_when_all_agents_have_connected_and_none_may_do_so_again() {
     let site = Site::new();
@@ -222,7 +328,8 @@ fn nothing_listens_when_all_agents_have_connected_and_none_may_do_so_again() {
             .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
             .then_some(())
     });
-    assert!(!has_thread(run.pid(), "iof-dials"));
+    // The thread ends after its listener.
+    wait_for("the end of its thread", || (!has_thread(run.pid(), "iof-dials")).then_some(()));
     drop(run.stdin());
     assert_eq!(run.wait(), 1);
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use iof_testing::command::nodes::agent_of;
-use iof_testing::command::site::{Site, found, iof};
+use iof_testing::command::site::{Site, found, iof, program};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
 use nix::unistd::geteuid;
@@ -228,6 +228,27 @@ fn a_rank_attaches_to_the_agent_that_started_it() {
         .collect();
     assert!(
         lines.len() == 6 && lines.iter().zip(&starts).all(|(line, start)| line.starts_with(start)),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_tool_on_a_node_that_starts_a_job_learns_where_to_start_it_instead() {
+    let nodes = Nodes::new();
+    let (spawner, iof) = (program("spawn"), env!("CARGO_BIN_EXE_iof"));
+    let script = format!(
+        "[ $IOF_RANK = 2 ] || exec {spawner} new-$IOF_RANK 1 0 attached true; exec {iof} run --in demo true"
+    );
+    let done = nodes.start(&["--output", "rank", "--kill-on-bad-exit=0"], &script).finish();
+    let reason = "the engine of one node starts no jobs for tools: start them at the engine of the launcher, as by \
+                  iof run --in on its node, or by PMIx_Spawn or MPI_Comm_spawn in a rank";
+    for rank in 0..2 {
+        let refused = format!("[{rank}]<stdout>: refused: ");
+        let line = done.text().lines().find(|line| line.starts_with(&refused));
+        assert!(line.is_some_and(|line| line.contains(reason)), "{done:?}");
+    }
+    assert!(
+        done.stderr.lines().any(|line| line.starts_with("[2]<stderr>: iof: ") && line.contains(reason)),
         "{done:?}"
     );
 }

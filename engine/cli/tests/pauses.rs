@@ -17,8 +17,8 @@ use iof_testing::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long an incomplete line waits. A rank that writes continuously is never quiet for this time,
-/// even on a busy machine.
+/// The time for which an incomplete line waits. A rank that writes continuously is never quiet for
+/// this time, even on a busy machine.
 const MAX_LINE_TIME: &str = "0.6";
 /// A pause longer than [`MAX_LINE_TIME`].
 const PAUSE: Duration = Duration::from_millis(800);

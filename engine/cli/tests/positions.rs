@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use iof_testing::command::site::{Site, lines};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// The options of a job on this node, and of one on two others.
@@ -75,6 +76,28 @@ fn a_pull_shows_the_part_that_is_selected_here_and_of_other_nodes() {
         assert_eq!(followed.finish().text(), "four\nfive\n");
         assert_eq!(skipped.finish().text(), "five\n");
         assert_eq!(run.wait(), 0);
+    }
+}
+
+#[test]
+fn a_pull_that_does_not_follow_prints_as_many_lines_as_it_is_to_while_ranks_write() {
+    for place in PLACES {
+        let site = Site::new();
+        let run = site.run_sh(place, "while :; do echo x; done");
+        let has_written =
+            |rank| !pull(&site, &["--no-follow", "--tail", "1", "--rank", rank]).text().is_empty();
+        wait_for("output of both ranks", || (has_written("0") && has_written("1")).then_some(()));
+        for _ in 0..5 {
+            let done = pull(&site, &["--no-follow", "--tail", "0"]);
+            assert_eq!((done.code, done.text(), &*done.stderr), (0, "", ""), "{place:?}");
+            for (tail, lines) in [("5", 10), ("5:all", 5)] {
+                let done = pull(&site, &["--no-follow", "--tail", tail]);
+                let count = done.text().lines().count();
+                assert_eq!((done.code, count, &*done.stderr), (0, lines, ""), "{place:?} {tail}");
+            }
+        }
+        run.signal(Signal::SIGTERM);
+        run.finish();
     }
 }
 
@@ -223,9 +246,14 @@ fn a_file_that_can_not_be_continued_is_refused_and_not_changed() {
     refused(&[&resume_json[..], &["--tail", "1"]].concat(), "cannot be used with");
     fs::remove_file(&path).unwrap();
     let done = pull(&site, &resume_json);
-    assert_eq!((done.code, done.text().lines().count()), (0, 1), "{done:?}");
+    // The start of the rank, and its line.
+    assert_eq!((done.code, done.text().lines().count()), (0, 2), "{done:?}");
     fs::write(&path, format!("{}{{\"type\":\"output\",\"nspace\":\"jo", done.text())).unwrap();
-    assert_eq!(pull(&site, &resume_json).text(), "", "nothing is written twice");
+    let again = pull(&site, &resume_json);
+    assert!(
+        again.text().lines().all(|line| line.contains("rank_start")),
+        "no output is written twice: {again:?}"
+    );
     assert_eq!(fs::read_to_string(&path).unwrap(), done.text(), "the incomplete line is cut off");
     gate.open();
     assert_eq!(run.wait(), 0);

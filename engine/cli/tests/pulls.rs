@@ -44,6 +44,71 @@ fn assert_refused(done: &Done, reason: &str) {
 }
 
 #[test]
+fn jobs_that_end_before_they_can_be_pulled_are_reported() {
+    let site = Site::new();
+    let mut gates = [site.gate("long"), site.gate("next")];
+    let long = job(&site, "long", &gates[0]);
+    site.wait_for_ranks(1);
+    let pull = site.pull(&["long", "short-*", "next", "--wait"]);
+    wait_for_pulls(&site, "long", 1);
+    pull.signal(Signal::SIGSTOP);
+    for name in ["short-1", "short-2", "other"] {
+        assert_eq!(site.run(&["--nspace", name], ["true"]).finish().code, 0);
+    }
+    pull.signal(Signal::SIGCONT);
+    let next = job(&site, "next", &gates[1]);
+    wait_for_pulls(&site, "next", 1);
+    gates.iter_mut().for_each(|gate| gate.open());
+    let done = pull.finish();
+    let message = "iof: 2 jobs have ended before the output could be pulled (the jobs are short-1, short-2): iof run --keep \
+                   DURATION keeps it\niof: 2 of 4 jobs were not pulled whole\n";
+    assert_eq!((done.code, &*done.stderr), (1, message));
+    assert_eq!(done.text().lines().count(), 4);
+    assert_eq!((long.finish().code, next.finish().code), (0, 0));
+}
+
+#[test]
+fn a_stopped_engine_delays_no_other_job_and_is_pulled_once_it_continues() {
+    let site = Site::new();
+    let mut gates = ["stopped", "long", "later"].map(|name| site.gate(name));
+    let stopped = job(&site, "stopped", &gates[0]);
+    wait_for_pulls(&site, "stopped", 0);
+    stopped.signal(Signal::SIGSTOP);
+    let long = job(&site, "long", &gates[1]);
+    wait_for_pulls(&site, "long", 0);
+    let pull = site.pull(&["--all"]);
+    wait_for_pulls(&site, "long", 1);
+    let later = job(&site, "later", &gates[2]);
+    wait_for_pulls(&site, "later", 1);
+    stopped.signal(Signal::SIGCONT);
+    wait_for_pulls(&site, "stopped", 1);
+    gates.iter_mut().for_each(|gate| gate.open());
+    let done = pull.finish();
+    assert_eq!((done.code, &*done.stderr, done.text().lines().count()), (0, "", 6), "{done:?}");
+    [stopped, long, later].into_iter().for_each(|run| assert_eq!(run.finish().code, 0));
+}
+
+#[test]
+fn each_job_of_a_burst_is_shown_or_reported() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let long = job(&site, "long", &gate);
+    site.wait_for_ranks(1);
+    let pull = site.pull(&["--all"]);
+    wait_for_pulls(&site, "long", 1);
+    let jobs: Vec<Process> =
+        (0..20).map(|job| site.run_sh(&["--nspace", &format!("short-{job}")], "echo short")).collect();
+    jobs.into_iter().for_each(|job| assert_eq!(job.finish().code, 0));
+    gate.open();
+    assert_eq!(long.finish().code, 0);
+    let done = pull.finish();
+    let shown = done.text().matches("short\n").count();
+    let counts = done.stderr.lines().filter(|line| line.contains("ended before"));
+    let reported: usize = counts.map(|line| line.split(' ').nth(1).unwrap().parse::<usize>().unwrap()).sum();
+    assert_eq!((shown + reported, done.code), (20, (reported > 0).into()), "{done:?}");
+}
+
+#[test]
 fn a_pull_waits_for_a_job_that_begins_later_but_not_longer_than_it_may() {
     let site = Site::new();
     let mut gate = site.gate("gate");

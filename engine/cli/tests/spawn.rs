@@ -1,7 +1,7 @@
 //! Jobs that tools start in a running `iof`: ranks, `iof run --in`, and the engine of `--keep`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 
 use iof_proto::limits::MAX_ENDED_SPAWNED_JOBS;
 use iof_testing::command::site::{Site, Stream, lines, program};
@@ -19,9 +19,18 @@ fn run_spawner(site: &Site, options: &[&str], args: &[&str]) -> Process {
 #[test]
 fn the_output_of_a_job_that_a_rank_has_started_is_tagged_with_its_own_name() {
     let site = Site::new();
-    let script = "echo \"of $IOF_RANK\"; echo err >&2; exit 3";
-    let args = ["child", "2", "1000", "attached", "sh", "-c", script];
-    let run = run_spawner(&site, &["--output", "tag", "--nspace", "parent"], &args);
+    let mut gate = site.gate("gate");
+    let script = format!("echo \"of $IOF_RANK\"; echo err >&2; : <{}; exit 3", gate.path());
+    let args = ["child", "2", "1000", "attached", "sh", "-c", &script];
+    let mut run = run_spawner(&site, &["--output", "tag", "--nspace", "parent"], &args);
+    let (mut stdout, mut found) = (BufReader::new(run.stdout()), String::new());
+    for _ in 0..3 {
+        stdout.read_line(&mut found).unwrap();
+    }
+    let expected =
+        ["[child,0]<stdout>: of 0", "[child,1]<stdout>: of 1", "[parent,0]<stdout>: started child"];
+    assert_eq!(lines(&found), expected.into());
+    gate.open();
     // The rank ends only by the signal, after its job.
     wait_for("the end of the job", || {
         let ended = |proc: &serde_json::Value| proc["nspace"] == "child" && proc["state"] != "running";
@@ -29,13 +38,11 @@ fn the_output_of_a_job_that_a_rank_has_started_is_tagged_with_its_own_name() {
         (procs.iter().filter(|proc| ended(proc)).count() == 2).then_some(())
     });
     run.signal(Signal::SIGTERM);
-    let done = run.finish();
-    assert_eq!(done.code, 143, "the exit code is that of the command's own job: {done:?}");
-    let expected =
-        ["[child,0]<stdout>: of 0", "[child,1]<stdout>: of 1", "[parent,0]<stdout>: started child"];
-    assert_eq!(lines(done.text()), expected.into());
-    assert_eq!(done.stderr.matches(",0]<stderr>: err").count(), 1, "{done:?}");
-    assert!(done.stderr.contains("iof: job child: rank "), "{done:?}");
+    let mut stderr = String::new();
+    run.stderr().read_to_string(&mut stderr).unwrap();
+    assert_eq!(run.wait(), 143, "the exit code is that of the command's own job: {stderr}");
+    assert_eq!(stderr.matches(",0]<stderr>: err").count(), 1, "{stderr}");
+    assert!(stderr.contains("iof: job child: rank "), "{stderr}");
 }
 
 #[test]
@@ -47,6 +54,20 @@ fn a_job_ends_with_its_parent_and_a_detached_one_is_waited_for() {
     let done = run_spawner(&site, &[], &args("attached")).finish();
     assert_eq!(done.code, 0);
     assert!(!done.text().contains("end\n"), "{done:?}");
+}
+
+#[test]
+fn a_line_names_the_rank_that_fails_in_a_job_of_a_rank_although_no_tool_waits_for_the_job() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!(": <{}; exit 3", gate.path());
+    let mut run = run_spawner(&site, &[], &["child", "1", "0", "detached", "sh", "-c", &script]);
+    assert_eq!(BufReader::new(run.stdout()).lines().next().unwrap().unwrap(), "started child");
+    gate.open();
+    let mut stderr = String::new();
+    run.stderr().read_to_string(&mut stderr).unwrap();
+    assert!(stderr.starts_with("iof: job child: rank 0 (sh, pid "), "{stderr}");
+    assert!(stderr.ends_with(" ended with exit code 3\n") && run.wait() == 0, "{stderr}");
 }
 
 #[test]
@@ -77,8 +98,15 @@ fn run_in(site: &Site, job: &str, options: &[&str], script: &str) -> Process {
 
 /// Waits for the first output of the job `sh`.
 fn wait_for_ready(site: &Site) {
-    let has_written = |stream: &Stream| stream.0["nspace"] == "sh" && stream.number("produced") > 0;
-    wait_for("the first output", || site.streams()?.iter().any(has_written).then_some(()));
+    wait_for("the first output", || {
+        let procs = site.procs()?;
+        let running = procs.iter().filter(|proc| proc["state"] == "running").map(|proc| &proc["nspace"]);
+        let running: Vec<_> =
+            running.filter(|job| job.as_str().is_some_and(|job| job.starts_with("sh"))).collect();
+        let has_written =
+            |stream: &Stream| running.contains(&&stream.0["nspace"]) && stream.number("produced") > 0;
+        site.streams()?.iter().any(has_written).then_some(())
+    });
 }
 
 #[test]
@@ -140,7 +168,7 @@ fn a_signal_to_the_command_of_a_job_in_a_running_job_reaches_the_ranks_and_loses
         command.signal(signal);
         let done = command.finish();
         assert_eq!((done.code, done.text().lines().count()), (9, 200_001), "{}", done.stderr);
-        let line = "iof: job sh: terminated 1 rank on request: exit code 9: 1 rank (0)\n";
+        let line = ": terminated 1 rank on request: exit code 9: 1 rank (0)\n";
         // The shell reports its child.
         assert!(done.stderr.ends_with(line), "{done:?}");
     }
@@ -182,6 +210,7 @@ fn a_second_signal_to_the_command_of_a_job_in_a_running_job_kills_ranks_that_ign
     let command = run_in(&site, "main", &[], script);
     wait_for_ready(&site);
     command.signal(Signal::SIGINT);
+    command.wait_for_signals();
     // Within this time it would be the same request.
     std::thread::sleep(iof_engine::SAME_REQUEST);
     command.signal(Signal::SIGINT);
@@ -222,8 +251,10 @@ fn a_job_in_a_running_job_fails_with_the_lines_and_the_exit_code_of_one_of_its_o
         (&["-n", "2", "--timeout", "0.2"], "exec sleep 1000", 124, "not finished after 0.2s (--timeout)"),
         (&["--quiet"], "exit 4", 4, ""),
     ] {
-        let own = site.run_sh(options, script).finish();
-        let inside = run_in(&site, "main", options, script).finish();
+        // No name is given twice there.
+        let name = ["--nspace", &format!("of-{code}")];
+        let own = site.run_sh(&[&name, options].concat(), script).finish();
+        let inside = run_in(&site, "main", &[&name, options].concat(), script).finish();
         assert_eq!((own.code, inside.code), (code, code), "{own:?} {inside:?}");
         assert_eq!(without_pids(&own.stderr), without_pids(&inside.stderr));
         assert!(inside.stderr.contains(line), "{inside:?}");
@@ -315,7 +346,8 @@ fn an_engine_without_a_job_has_no_ranks_and_takes_only_signals_that_end_it() {
     for (command, args, reason) in [
         ("log", &["--channel", "stdout", "hello"][..], "job pool has ended: nothing can be logged to it"),
         ("log", &["--required", "stderr", "hello"], "job pool has ended: nothing can be logged to it"),
-        ("push", &["/dev/null"], "rank 0 does not exist"),
+        ("push", &["/dev/null"], "iof: job pool has no ranks: name a job that was started in its engine\n"),
+        ("pull", &["--rank", "3"], "iof: job pool has no ranks: name a job"),
         ("kill", &["USR1"], "no selected rank of job pool is running"),
         ("kill", &["WINCH"], "no selected rank of job pool is running"),
     ] {

@@ -14,6 +14,7 @@ mod dropping;
 mod ending;
 mod failures;
 mod filtering;
+mod folding;
 mod give_up;
 mod grace;
 mod guardian;

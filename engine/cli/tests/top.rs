@@ -1,7 +1,7 @@
 //! `iof top`: the screen, the keys, and the restoration of the terminal at every kind of end.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
@@ -15,6 +15,7 @@ use iof_testing::{Pending, wait_for};
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{FlowArg, tcflow};
+use serde_json::{Value, json};
 
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
@@ -41,7 +42,8 @@ fn shell_words(command: &Command) -> Vec<&str> {
 /// Starts a shell that runs `iof top` after a line is typed. Also returns the settings of the
 /// terminal before that.
 fn start_later(site: &Site) -> (Terminal, Process, Settings) {
-    let script = format!("echo ready; read go; exec {}", shell_words(&command(site)).join(" "));
+    let mut top = command(site);
+    let script = format!("echo ready; read go; exec {}", shell_words(top.arg("demo")).join(" "));
     let mut shell = Command::new("sh");
     let (terminal, process) = Terminal::start(shell.args(["-c", &script]).env("TERM", "xterm"), 24, 80);
     terminal.wait_for("ready", 1);
@@ -59,7 +61,7 @@ fn start(site: &Site, rows: u16, columns: u16) -> (Terminal, Process) {
     Terminal::start(&mut command(site), rows, columns)
 }
 
-/// Returns the cells of a stream's line, if it is visible: job, rank, channel, rate, cached,
+/// Returns the cells of a stream's line, if it is visible: job, rank, channel, state, rate, cached,
 /// dropped, tools.
 fn stream(picture: &[String], rank: u32, channel: &str) -> Option<Vec<String>> {
     let cells = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -95,7 +97,8 @@ fn a_stream_is_shown_with_its_rate_its_cache_and_the_lag_of_each_tool() {
     let pull = site.pull(&[]);
     site.wait_for_pulls(0, "stdout", 1);
     let (terminal, top) = start(&site, 24, 100);
-    let quiet = format!("demo 0 stdout 0 4.9K 0 iof run:{} (0), iof pull:{} (0)", run.pid(), pull.pid());
+    let quiet =
+        format!("demo 0 stdout running 0 4.9K 0 iof run:{} (0), iof pull:{} (0)", run.pid(), pull.pid());
     terminal
         .wait_to_see(&quiet, |picture| stream(picture, 0, "stdout").filter(|cells| cells.join(" ") == quiet));
     pull.stop();
@@ -106,14 +109,14 @@ fn a_stream_is_shown_with_its_rate_its_cache_and_the_lag_of_each_tool() {
     let behind = |picture: &[String]| {
         let cells = stream(picture, 0, "stdout")?;
         let line = cells.join(" ");
-        let is_held_back = cells[3] == "0" && cells[4] != "4.9K";
+        let is_held_back = cells[4] == "0" && cells[5] != "4.9K";
         let are_behind = readers.iter().all(|reader| line.contains(reader)) && !line.contains("(0)");
         (is_held_back && are_behind).then_some(())
     };
     terminal.wait_to_see("a rank that is held back", behind);
     let _read = Pending::start(move || io::copy(&mut unread, &mut io::sink()).unwrap());
     terminal.wait_to_see("the rate of a rank that writes on", |picture| {
-        stream(picture, 0, "stdout").filter(|cells| cells[3].ends_with(['K', 'M', 'G']))
+        stream(picture, 0, "stdout").filter(|cells| cells[4].ends_with(['K', 'M', 'G']))
     });
     terminal.type_keys("q");
     assert_eq!(top.wait(), 0);
@@ -137,10 +140,15 @@ fn keys_sort_and_scroll_the_streams() {
         terminal.wait_to_see(&format!("ranks {wanted:?}"), seen);
     };
     wait_for_ranks(&[0, 1]);
-    for (key, seen) in
-        [(DOWN, &[1, 2][..]), (PAGE_DOWN, &[3, 4]), (UP, &[2, 3]), (PAGE_UP, &[0, 1]), (END, &[10, 11])]
-    {
-        terminal.type_keys(key);
+    // The cursor leaves the page of six streams at its last row and at its first.
+    for (key, seen) in [
+        (DOWN.repeat(6), &[1, 2][..]),
+        (PAGE_DOWN.into(), &[3, 4]),
+        (UP.repeat(8), &[2, 3]),
+        (PAGE_UP.into(), &[0, 1]),
+        (END.into(), &[10, 11]),
+    ] {
+        terminal.type_keys(&key);
         wait_for_ranks(seen);
     }
     terminal.type_keys("c");
@@ -175,7 +183,7 @@ fn streams_are_filtered_by_options_and_by_a_key_and_summed_by_rank() {
     let shown = |picture: &[String]| -> Vec<(u32, String, String)> {
         let rows = (0..5).flat_map(|rank| ["stdout", "stderr", "stddiag", "all"].map(|name| (rank, name)));
         let row = |(rank, name): (u32, &str)| {
-            stream(picture, rank, name).map(|cells| (rank, name.into(), cells[4].clone()))
+            stream(picture, rank, name).map(|cells| (rank, name.into(), cells[5].clone()))
         };
         rows.filter_map(row).collect()
     };
@@ -203,7 +211,7 @@ fn streams_are_filtered_by_options_and_by_a_key_and_summed_by_rank() {
     wait_for_rows(&terminal, &[(0, "stderr", "3")]);
     terminal.type_keys("i");
     wait_for_rows(&terminal, &[]);
-    wait_for_title(&terminal, "[only 0 stderr; idle hidden]");
+    wait_for_title(&terminal, "[only 0 stderr; 1 idle row hidden]");
     terminal.type_keys("q");
     assert_eq!(top.wait(), 0);
 }
@@ -225,7 +233,7 @@ fn of_two_jobs_of_one_engine_the_filter_shows_the_one_that_is_named() {
         let shown = |picture: &[String]| -> Vec<(String, String)> {
             let cells = picture.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let streams = cells.filter(|cells| cells.get(2) == Some(&"stdout"));
-            streams.map(|cells| (cells[0].to_owned(), cells[4].to_owned())).collect()
+            streams.map(|cells| (cells[0].to_owned(), cells[5].to_owned())).collect()
         };
         let wanted: Vec<_> = wanted.iter().map(|(job, held)| (job.to_string(), held.to_string())).collect();
         terminal.wait_to_see(&format!("{wanted:?}"), |picture| (shown(picture) == wanted).then_some(()));
@@ -287,7 +295,7 @@ fn the_terminal_is_restored_at_every_kind_of_end() {
 #[test]
 fn a_signal_ends_the_command_even_if_the_terminal_accepts_no_output() {
     let site = Site::new();
-    let _run = site.run(&[], ["yes"]);
+    let _run = site.run(&["--nspace", "demo"], ["yes"]);
     site.wait_for_ranks(1);
     let (terminal, top, before) = start_later(&site);
     let held = standard_input(&top);
@@ -312,6 +320,172 @@ fn a_stopped_engine_is_shown_as_silent_until_it_answers_again() {
     terminal.wait_to_see("silence", |picture| picture[0].contains("is silent for").then_some(()));
     run.signal(Signal::SIGCONT);
     terminal.wait_to_see("an answer", |picture| picture[0].contains("3 streams").then_some(()));
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn enter_shows_the_output_of_a_stream_and_costs_nothing_once_it_is_closed() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("seq -f 'line %g' 300; printf '\\033[31m'; : < {}; echo more", gate.path());
+    let mut run = site.run_sh(&["--nspace", "demo"], &script);
+    let _read = run.collect();
+    site.wait_for_bytes(0, "stdout", 2597);
+    let (terminal, top) = start(&site, 10, 60);
+    terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+    let held =
+        || ["fd", "task"].map(|kind| fs::read_dir(format!("/proc/{}/{kind}", top.pid())).unwrap().count());
+    let before = held();
+    let wait_for_lines = |title: &str, lines: &[&str]| {
+        let shown: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        terminal.wait_to_see(&format!("{title} {shown:?}"), |picture| {
+            (picture[0].starts_with(title) && picture[1..].starts_with(&shown)).then_some(())
+        });
+    };
+    terminal.type_keys("\r");
+    wait_for_lines("demo.0 stdout: lines 294-301 of 301, following", &["line 294"]);
+    let end = |picture: &[String]| (picture[8] == "\\u{1b}[31m").then_some(());
+    terminal.wait_to_see("an escaped control character", end);
+    terminal.type_keys(HOME);
+    wait_for_lines("demo.0 stdout: lines 1-8 of 301", &["line 1", "line 2"]);
+    terminal.type_keys("/ne 25\r");
+    wait_for_lines("demo.0 stdout: lines 25-32 of 301", &["line 25"]);
+    terminal.type_keys("n");
+    wait_for_lines("demo.0 stdout: lines 250-257 of 301", &["line 250"]);
+    terminal.type_keys("/nothing\r");
+    terminal.wait_to_see("no match", |picture| (picture[9] == "not found: nothing").then_some(()));
+    terminal.resize(6, 30);
+    wait_for_lines("demo.0 stdout: lines 250-253 o", &["line 250", "line 251"]);
+    terminal.type_keys("?");
+    wait_for_lines("keys of iof top: lines 1-4", &["Keys in the table:"]);
+    terminal.type_keys("qF");
+    wait_for_lines("demo.0 stdout: lines 298-301 o", &["line 298"]);
+    terminal.resize(10, 60);
+    wait_for_lines("demo.0 stdout: lines 294-301 of 301, following", &["line 294"]);
+    terminal.type_keys("q");
+    terminal.wait_to_see("the table", |picture| stream(picture, 0, "stdout"));
+    wait_for("the thread of the view to end", || (held() == before).then_some(()));
+    terminal.type_keys("\r");
+    wait_for_lines("demo.0 stdout: lines 294-301 of 301, following", &["line 294"]);
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    let end = "-- end of stdout after 2602 bytes --";
+    terminal.wait_to_see(end, |picture| picture.iter().any(|line| line == end).then_some(()));
+    terminal.type_keys("\x1b");
+    wait_for_title(&terminal, "no engine of this user");
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn the_states_of_ranks_are_shown_with_their_exit_codes_and_signals() {
+    let site = Site::new();
+    let script =
+        "case $IOF_RANK in 0) exit 3 ;; 1) kill -9 $$ ;; 2) kill -STOP $$ ;; 3) exec sleep 1000 ;; esac";
+    let run = site.run_sh(&["-n", "5", "--nspace", "demo", "--kill-on-bad-exit=0"], script);
+    let wanted = ["exited 3", "killed by SIGKILL", "stopped", "running", "exited 0"];
+    let (terminal, top) = start(&site, 24, 100);
+    terminal.wait_to_see("the states", |picture| {
+        let is_row = |(rank, state): (usize, &&str)| {
+            picture.iter().any(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                words.starts_with(&["demo", &rank.to_string(), "stdout"])
+                    && line.contains(&format!(" {state} "))
+            })
+        };
+        wanted.iter().enumerate().all(is_row).then_some(())
+    });
+    terminal.type_keys(" ");
+    let folded = "demo          * all     1 exited 0, 1 exited 3, 1 killed";
+    terminal.wait_to_see(folded, |picture| picture[3].starts_with(folded).then_some(()));
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+    let once = |args: &[&str]| {
+        let done = Process::start(command(&site).arg("--once").args(args)).finish();
+        assert_eq!((done.code, &*done.stderr), (0, ""), "{done:?}");
+        done.text().to_owned()
+    };
+    let table = once(&["--by-rank"]);
+    for (line, state) in table.lines().skip(1).zip(wanted) {
+        assert!(line.contains(&format!("  {state}  ")), "{state}: {table}");
+    }
+    let rows: Value = serde_json::from_str(&once(&["--by-rank", "--json"])).unwrap();
+    let field = |name: &str| rows.as_array().unwrap().iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+    assert_eq!(field("state"), ["exited", "killed", "stopped", "running", "exited"].map(Value::from));
+    assert_eq!(field("code"), [json!(3), json!(null), json!(null), json!(null), json!(0)]);
+    assert_eq!(field("signal"), [json!(null), json!(9), json!(null), json!(null), json!(null)]);
+    assert!(field("engine").iter().all(|pid| *pid == run.pid()));
+    run.signal(Signal::SIGTERM);
+}
+
+#[test]
+fn all_engines_are_shown_also_later_ones_and_one_that_does_not_answer_holds_none_up() {
+    let site = Site::new();
+    let (terminal, top) = start(&site, 24, 100);
+    wait_for_title(&terminal, "no engine of this user is running");
+    let script = "while :; do echo text; sleep 0.05; done";
+    let one = site.run_sh(&["--nspace", "one"], script);
+    let two = site.run_sh(&["--nspace", "two"], script);
+    // The states of the jobs, and whether their stdout grows.
+    let wait_for_states = |wanted: &[(&str, &str, bool)]| {
+        terminal.wait_to_see(&format!("{wanted:?}"), |picture| {
+            let row = |line: &String| {
+                let (words, is_growing) = (line.split_whitespace().collect::<Vec<_>>(), |cell: &&str| {
+                    cell.ends_with(|letter: char| letter.is_ascii_digit()) && **cell != *"0"
+                });
+                let [job, "0", "stdout", ..] = words[..] else { return None };
+                let state = if line.contains("does not answer") { "does not answer" } else { words[3] };
+                Some((job.to_owned(), state.to_owned(), is_growing(&words[4]) && state == "running"))
+            };
+            let seen: Vec<_> = picture.iter().filter_map(row).collect();
+            let is_same = |((job, state, grows), wanted): (&(String, String, bool), &(&str, &str, bool))| {
+                (job.as_str(), state.as_str(), *grows) == *wanted
+            };
+            (seen.len() == wanted.len() && seen.iter().zip(wanted).all(is_same)).then_some(())
+        });
+    };
+    wait_for_states(&[("one", "running", true), ("two", "running", true)]);
+    one.stop();
+    wait_for_states(&[("one", "does not answer", false), ("two", "running", true)]);
+    wait_for_title(&terminal, "2 engines, 1 silent: ");
+    terminal.type_keys("\r");
+    wait_for_title(&terminal, "the engine does not answer");
+    // One that has never answered.
+    let (later, later_top) = start(&site, 24, 100);
+    later.wait_to_see("a job without streams", |picture| {
+        let is_row = |line: &&String| line.starts_with("one           * all     does not answer");
+        picture.iter().find(is_row).and(stream(picture, 0, "stdout"))
+    });
+    later.type_keys("q");
+    assert_eq!(later_top.wait(), 0);
+    let once = |args: &[&str]| {
+        let done = Process::start(command(&site).arg("--once").args(args)).finish();
+        let told = "iof: 1 engine does not answer: no answer within 2 s\n";
+        assert_eq!((done.code, &*done.stderr), (1, told), "{done:?}");
+        done.text().to_owned()
+    };
+    let table = once(&[]);
+    assert!(table.lines().any(|line| line.starts_with("one     *     all      does not answer")), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("two     0     stdout   running")), "{table}");
+    let rows: Value = serde_json::from_str(&once(&["--json"])).unwrap();
+    let silent = rows.as_array().unwrap().iter().find(|row| row["nspace"] == "one").unwrap();
+    assert_eq!((&silent["state"], &silent["stream"]), (&json!("does not answer"), &json!(null)));
+    one.signal(Signal::SIGCONT);
+    wait_for_states(&[("one", "running", true), ("two", "running", true)]);
+    one.signal(Signal::SIGTERM);
+    wait_for_title(&terminal, &format!("the engine (pid {}) has ended", one.pid()));
+    wait_for_states(&[("two", "running", true)]);
+    // One that is killed before a screen could attach to it.
+    two.stop();
+    let (later, later_top) = start(&site, 24, 160);
+    wait_for_title(&later, "has not answered for");
+    two.signal(Signal::SIGKILL);
+    for terminal in [&later, &terminal] {
+        wait_for_title(terminal, "no engine of this user is running");
+    }
+    later.type_keys("q");
+    assert_eq!(later_top.wait(), 0);
     terminal.type_keys("q");
     assert_eq!(top.wait(), 0);
 }
@@ -399,10 +573,12 @@ fn without_a_usable_terminal_the_command_fails_in_one_line() {
 #[test]
 fn a_rank_that_does_not_exist_is_refused_in_one_line() {
     let site = Site::new();
-    let _run = site.run(&["-n", "3", "--nspace", "demo"], ["cat"]);
+    let run = site.run(&["-n", "3", "--nspace", "demo"], ["cat"]);
     site.wait_for_ranks(3);
+    let pid = run.pid().to_string();
     for (args, message) in [
-        (&["--rank", "9"][..], "rank 9 does not exist: the last rank is 2"),
+        (&["--rank", "9", "--once"][..], "rank 9 does not exist: the last rank is 2"),
+        (&["--pid", &pid, "--rank", "9"], "rank 9 does not exist: the last rank is 2"),
         (&["demo", "--rank", "0,2-3"], "rank 3 does not exist: the last rank of demo is 2"),
     ] {
         let mut top = command(&site);
@@ -427,8 +603,10 @@ fn a_thousand_streams_can_be_shown_and_the_job_ends_normally() {
     let mut run = site.run_sh(&["-n", "350", "--nspace", "demo"], &script);
     let _read = run.collect();
     site.wait_for_ranks(350);
-    let (terminal, top) = start(&site, 24, 80);
+    let (terminal, top) = Terminal::start(command(&site).arg("demo"), 24, 80);
     terminal.wait_to_see("1050 streams", |picture| picture[0].contains("1050 streams").then_some(()));
+    wait_for_title(&terminal, "1050 idle rows hidden]");
+    terminal.type_keys("i");
     terminal.type_keys(END);
     terminal.wait_to_see("the last", |picture| stream(picture, 349, "stddiag"));
     gate.open();

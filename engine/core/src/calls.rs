@@ -2,7 +2,7 @@
 //! are queued as those of [`Core::handle`].
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use iof_capture::{ProcessId, PushId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, LogReport, Node, Nspace, Proc, Rank, Status, ToTool};
@@ -18,7 +18,7 @@ use crate::jobs::job::{
 };
 use crate::jobs::nodes::{NodeId, NodeReport};
 use crate::streams::deliver_error::DeliverError;
-use crate::streams::delivery::Delivery;
+use crate::streams::delivery::DeliveryState;
 use crate::streams::options::StreamOptions;
 use crate::streams::state::StreamState;
 use crate::upcall::TakenCallback;
@@ -33,7 +33,7 @@ pub struct NewJob<'a> {
     pub early_end_policy: EarlyEndPolicy,
     /// The directives for its streams.
     pub directives: &'a Directives,
-    /// Whether it also has remote ranks.
+    /// Set if it also has remote ranks.
     pub elsewhere: bool,
     /// Another engine judges what its ranks do in MPI, and exchange: they are a part of its ranks.
     pub is_part: bool,
@@ -70,7 +70,7 @@ pub struct DeliveredBytes<'a> {
     pub time: Option<u64>,
     /// The stdin of the rank when they were read, unless an agent has waited for the ends of lines since.
     pub input: Option<InputState>,
-    /// How the stream ends after them, if it does.
+    /// The end of the stream after them, if it ends.
     pub end: Option<DeliveredEnd>,
 }
 
@@ -130,10 +130,10 @@ impl Core {
         job
     }
 
-    /// Records the pid of a rank that is being started.
-    pub fn note_pid(&mut self, nspace: &Nspace, rank: Rank, pid: u32) {
+    /// Records the pid of a rank that is being started, and when it began.
+    pub fn note_pid(&mut self, nspace: &Nspace, rank: Rank, pid: u32, began: SystemTime) {
         if let Some(job) = self.jobs.get_mut(nspace) {
-            job.note_pid(rank, pid);
+            job.note_pid(rank, pid, began);
         }
     }
 
@@ -199,6 +199,7 @@ impl Core {
         self.jobs.schedule_early_end(nspace, now);
         self.begin_deferred();
         self.announce_complete_registrations(nspace);
+        self.announce_ranks(nspace);
         // The ranks may have ended meanwhile.
         self.announce_end(nspace);
     }
@@ -222,12 +223,13 @@ impl Core {
         Some(JobId { nspace: nspace.clone(), run: job.run() })
     }
 
-    /// Removes a job from the table. Its handles return its exit status from now on.
+    /// Removes a job from the table. Its handles return its exit status and its endings from now on.
     fn forget_job(&mut self, nspace: &Nspace) -> Option<JobState> {
         let job = self.jobs.remove(nspace)?;
         self.withdraw_published(job.run(), None);
         self.forget_fences(job.run());
-        self.effects.handles.push(HandleOp::RemoveJob { run: job.run(), status: job.status() });
+        let endings = (0..).map_while(|index| job.ending(index)).collect();
+        self.effects.handles.push(HandleOp::RemoveJob { run: job.run(), status: job.status(), endings });
         Some(job)
     }
 
@@ -241,15 +243,15 @@ impl Core {
     pub(crate) fn node_reported(&mut self, id: &JobId, node: NodeId, report: NodeReport, now: Instant) {
         let Some(job) = self.job_mut(id) else { return };
         match report {
-            NodeReport::Started { pids } => {
-                if job.node_started(node, &pids) {
+            NodeReport::Started { pids, began } => {
+                if job.node_started(node, &pids, began) {
                     self.all_registered(&id.nspace, now);
                 }
                 self.tools.note_change(&id.nspace);
             }
             NodeReport::Streams(streams) => return job.note_streams(node, streams),
-            NodeReport::Exited { rank, exit, requested } => {
-                job.exited_there(rank, exit, requested, now);
+            NodeReport::Exited { rank, exit, requested, used } => {
+                job.exited_there(rank, (exit, used), requested, now);
                 self.withdraw_published_by(id, rank);
             }
             // An input of its own.
@@ -270,13 +272,14 @@ impl Core {
             }
         }
         self.jobs.schedule_early_end(&id.nspace, now);
+        self.announce_ranks(&id.nspace);
         self.announce_end(&id.nspace);
     }
 
     /// Ends what waits for a node.
     fn node_ended(&mut self, job: &JobId, node: NodeId) {
         self.end_stdin_of((job.run, node));
-        self.fail_fences(job, node);
+        self.fail_fences((job.run, node));
     }
 
     /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
@@ -353,13 +356,17 @@ impl Core {
         let is_end = end.is_some() && bytes.is_empty();
         delivery.queue(bytes.len(), is_end, taken).map_err(|waiting| DeliverError::Full { waiting })?;
         // A node marks the end of what it had cached by a gap without bytes.
-        if end.is_some() || bytes.is_empty() && lost == 0 {
+        let is_mark = end.is_some() || bytes.is_empty() && lost == 0;
+        if is_mark {
             delivery.note_cached();
         }
         delivery.advance(lost.saturating_add(bytes.len() as u64));
         delivery.complete |= end.is_some();
         let command = Command::Deliver { source: stream, delivery: SourceBytes { bytes, lost, time, input } };
         self.effects.commands.push(command);
+        if is_mark && self.jobs.get_mut(&from.nspace).is_some_and(|job| job.mark_pull(from.rank, channel)) {
+            self.attach_newest(stream);
+        }
         self.effects.commands.extend(end.map(|end| match end {
             DeliveredEnd::Complete => Command::Finish(stream),
             DeliveredEnd::Broken(missing) => Command::BreakOff { source: stream, missing },
@@ -369,7 +376,7 @@ impl Core {
 
     /// Forgets the last delivery to `stream`, because the capture thread has not taken it.
     pub fn withdraw_delivery(&mut self, stream: SourceId) {
-        self.streams.delivery(stream).map(Delivery::withdraw);
+        self.streams.delivery(stream).map(DeliveryState::withdraw);
     }
 
     /// Ends the remote part of a job, see `Engine::end_job`.

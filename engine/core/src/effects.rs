@@ -9,6 +9,7 @@ use crate::Core;
 use crate::ids::{JobId, PageId, PeerId, SignalRequest};
 use crate::jobs::early_end::LastStep;
 use crate::jobs::job::Receivers;
+use crate::jobs::job::endings::Ending;
 use crate::jobs::nodes::{NodeKey, StdinNodes};
 use crate::jobs::status::JobStatus;
 use crate::logs::channel_entry::{ChannelEntry, LogRoute};
@@ -90,8 +91,8 @@ impl Core {
 pub enum HandleOp {
     /// Publishes the name of a job, so that tools find the engine by it.
     Announce(JobId),
-    /// Forgets a job that was removed with this exit status.
-    RemoveJob { run: u64, status: JobStatus },
+    /// Forgets a job that was removed with this exit status, after these endings.
+    RemoveJob { run: u64, status: JobStatus, endings: Vec<Ending> },
     /// Sends a signal to ranks. If a tool has requested it, its answer follows as
     /// [`Input::Signalled`](crate::input::Input::Signalled). Otherwise it is for whole jobs.
     Signal { receivers: Receivers, signal: Signal, requested: Option<SignalRequest> },

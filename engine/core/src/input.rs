@@ -140,7 +140,7 @@ impl Core {
             Event::PushOver { .. } | Event::Stalled { .. } | Event::Answered { .. } | Event::Ended { .. } => {
             }
             Event::Shut { target } => self.shut(target),
-            Event::Exited { process, status } => self.exited(process, status, now),
+            Event::Exited { process, status, used } => self.exited(process, (status, used), now),
         }
     }
 

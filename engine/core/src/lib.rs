@@ -29,6 +29,15 @@
 
 #![allow(missing_debug_implementations, reason = "the engine shows its state by queries and notices")]
 
+/// Reports that the core lacks what its tables promise, which is a defect of the core. Panics with debug assertions, so
+/// that tests and the simulator find it. A release goes on without: it returns or continues.
+macro_rules! absent {
+    ($what:literal, $leave:expr) => {{
+        debug_assert!(false, concat!("the core has lost a ", $what));
+        $leave
+    }};
+}
+
 mod calls;
 mod charges;
 mod clients;
@@ -107,7 +116,7 @@ pub use streams::options::{Buffering, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE, Stream
 pub use streams::reading::{Joining, Reading};
 pub use streams::state::StreamState;
 pub use streams::table::StreamTable;
-pub use tools::demand::{CallId, Demand, Sources, Ticket};
+pub use tools::demand::{CallId, Demand, ProcChannels, Ticket};
 pub use tools::elsewhere::MAX_PULLED_STREAMS;
 pub use tools::grant::Grant;
 pub use tools::linger::{LastActivity, Linger};

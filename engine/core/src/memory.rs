@@ -47,7 +47,8 @@ pub trait MemorySource: Send + Sync {
     fn has_syslog(&self) -> bool;
 }
 
-/// What a tool receives with a message: descriptors, or in this process the objects themselves.
+/// The objects that a tool receives with a message: descriptors, or in this process the objects
+/// themselves.
 #[derive(Clone)]
 pub enum Shared {
     /// A ring.
@@ -58,7 +59,7 @@ pub enum Shared {
     Welcome(Arc<Welcome>),
 }
 
-/// What a tool receives when it attaches.
+/// The objects that a tool receives when it attaches.
 pub struct Welcome {
     /// Its reader page.
     pub page: Arc<ReaderPage>,
@@ -82,7 +83,7 @@ impl Shared {
     }
 }
 
-/// What was removed, to be dropped once the tables are unlocked.
+/// Removed objects, to be dropped once the tables are unlocked.
 #[allow(dead_code, reason = "they are only dropped")]
 #[derive(Default)]
 pub struct Released {
@@ -106,7 +107,7 @@ struct Objects {
     inlets: HashMap<PushId, Arc<Inlet>>,
     /// The streams whose commands were not sent yet.
     streams: HashMap<SourceId, Box<Stream>>,
-    /// What tools will receive with queued messages.
+    /// The objects that tools will receive with queued messages.
     unsent: BTreeMap<(PeerId, Attachment), Shared>,
 }
 

@@ -1,4 +1,4 @@
-//! What the core reports for the log, as data.
+//! The events that the core reports for the log, as data.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the core needs of the driver at once.
+//! The resources that the core needs of the driver at once.
 
 use std::collections::{BTreeMap, VecDeque};
 

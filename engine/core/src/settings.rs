@@ -1,4 +1,4 @@
-//! What the embedder and its host have set when the engine started.
+//! The settings that the embedder and its host chose when the engine started.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ pub struct Settings {
     pub host_keys: BTreeSet<String>,
     /// The keys of queries to which the host contributes a part of the answer.
     pub host_queries: BTreeSet<String>,
-    /// Whether the host forwards stdin to ranks elsewhere.
+    /// Set if the host forwards stdin to ranks elsewhere.
     pub host_stdin: bool,
     /// The options of streams for which a job sets no others.
     pub options: StreamOptions,

@@ -7,7 +7,7 @@ use iof_proto::{Exchange, Info, JobSpec, Log, Nspace, Proc, Query, ToTool, socke
 
 use crate::ids::{JobId, LogStep, PeerId, QueryId, SignalRequest, SpawnId};
 use crate::jobs::job::Receivers;
-use crate::tools::demand::{CallId, Sources};
+use crate::tools::demand::{CallId, ProcChannels};
 
 /// The receiver of the answer to a request of the embedder or of a rank. The number in it is 0.
 pub type ReplyCallback = Box<dyn FnOnce(ToTool) + Send>;
@@ -73,12 +73,12 @@ pub enum Upcall {
         /// The call.
         call: CallId,
         /// The sources.
-        sources: Sources,
+        sources: ProcChannels,
         /// The directives of the pull.
         directives: Vec<Info>,
     },
     /// No tool wants these sources any longer.
-    Stop(Sources),
+    Stop(ProcChannels),
     /// The driver copies the piece before it sends a tool credit for its bytes.
     Stdin {
         /// The push.

@@ -39,7 +39,7 @@ const IMPURE: &[&str] = &[
     "libc",
     "Instant::now",
     ".elapsed()",
-    "SystemTime",
+    "SystemTime::now",
     "HashMap",
     "HashSet",
     "Arc<Ring>",

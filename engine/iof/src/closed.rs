@@ -1,4 +1,4 @@
-//! Whether stdout and stderr were closed when this process started, as by `>&-`.
+//! The record of whether stdout and stderr were closed when this process started, as by `>&-`.
 //!
 //! The runtime of Rust opens `/dev/null` in their place before `main`, so output would vanish
 //! without an error. This module looks earlier, and changes nothing.
@@ -15,7 +15,7 @@ const NULL: &str = "/dev/null";
 const STDOUT: RawFd = 1;
 const STDERR: RawFd = 2;
 
-/// Whether the descriptors were closed. Written before `main` by the only thread.
+/// Set for each descriptor that was closed. Written before `main` by the only thread.
 static WAS_CLOSED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// Runs before the runtime of Rust is initialized.

@@ -1,17 +1,14 @@
 //! The common launcher: an engine, two printers and one job.
 
 use std::time::Duration;
-use std::{io, thread};
 
-use iof_engine::{
-    App, Config, Engine, Grant, JobSpec, JobStatus, KillOnBadExit, LaunchError, Mpi, Signal, StartError,
-    Stdin,
-};
-use iof_output::{Options, Output, PrintError, PrintReport, Printer};
-use iof_proto::{Channels, Nspace, Proc, Rank};
-use iof_tool::{AttachError, Line, Lines, Pull, RequestError, Tool};
+use iof_engine::{App, Config, Engine, JobSpec, JobStatus, KillOnBadExit, Mpi, Stdin};
+use iof_output::{Choice, Options};
+use iof_proto::{Channels, Nspace, Rank};
+use iof_tool::{Line, Lines, RequestError};
 
-use crate::closed::standard_outputs;
+use crate::error::RunError;
+use crate::printers::{JobPrinters, attach};
 
 /// A launcher of one job, which writes the job's output to this process's stdout and stderr.
 ///
@@ -39,30 +36,6 @@ pub struct Launcher {
     config: Config,
     spec: JobSpec,
     options: Options,
-}
-
-/// The reason why [`Launcher::run`] failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The engine did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The job did not start.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// A printer could not attach to the engine.
-    #[error("cannot read the job's output: {0}")]
-    Attach(#[from] AttachError),
-    /// A printer could not register for the job's output.
-    #[error("cannot read the job's output: {0}")]
-    Pull(#[from] RequestError),
-    /// The process can create no further thread or descriptor for a printer.
-    #[error("cannot write the job's output: {0}")]
-    Output(#[from] io::Error),
-    /// The output could not be written. The ranks were sent SIGTERM, and all have ended.
-    #[error(transparent)]
-    Print(#[from] PrintError),
 }
 
 impl Launcher {
@@ -155,32 +128,11 @@ impl Launcher {
     pub fn run(self) -> Result<JobStatus, RunError> {
         let engine = Engine::start(self.config.clone())?;
         // The readers attach before the first byte.
-        let (stdout, stderr) = standard_outputs()?;
-        let (out, err) = if stdout.is_same_file(&stderr) {
-            // One printer keeps the order in which stdout and stderr were read.
-            drop(stderr);
-            (self.print(&engine, Channels::OUTPUTS, stdout)?, None)
-        } else {
-            let out = self.print(&engine, Channels::STDOUT, stdout)?;
-            (out, Some(self.print(&engine, Channels::ERRORS, stderr)?))
-        };
+        let printers = JobPrinters::start(&engine, &self.spec.nspace, &Choice::default(), &self.options)?;
         let job = engine.spawn(&self.spec)?;
-        // A printer ends after the last byte, or when its output cannot be written. The other one
-        // then still has output to write.
-        let finish = |printer: Printer| {
-            printer.join().inspect_err(|_| {
-                job.signal(Signal::TERM);
-            })
-        };
-        let (out, err) = thread::scope(|scope| {
-            let finish_err = |err| thread::Builder::new().spawn_scoped(scope, || finish(err));
-            let err = err.map(finish_err).transpose()?;
-            let out = finish(out);
-            let err = err.map(|err| err.join().unwrap_or(Err(PrintError::Died)));
-            Ok::<_, io::Error>((out, err.unwrap_or_else(|| Ok(PrintReport::default()))))
-        })?;
+        let written = printers.finish(&job);
         let status = job.wait();
-        out.and(err)?;
+        written?;
         Ok(status)
     }
 
@@ -209,23 +161,11 @@ impl Launcher {
     /// ```
     pub fn on_line(self, mut call: impl FnMut(Line)) -> Result<JobStatus, RunError> {
         let engine = Engine::start(self.config.clone())?;
-        let lines = Lines::new(self.reader(&engine, Channels::OUTPUTS)?);
+        let lines = Lines::new(attach(&engine, &self.spec.nspace, Channels::OUTPUTS)?);
         let job = engine.spawn(&self.spec)?;
         for item in lines {
             item.map_err(RequestError::Lost)?.line().map(&mut call);
         }
         Ok(job.wait())
-    }
-
-    /// Attaches a reader that loses nothing.
-    fn reader(&self, engine: &Engine, channels: Channels) -> Result<Tool, RunError> {
-        let mut tool = engine.attach("launcher", Grant::Block)?;
-        tool.pull(&Pull::new(vec![Proc::all(self.spec.nspace.clone())], channels))?;
-        Ok(tool)
-    }
-
-    fn print(&self, engine: &Engine, channels: Channels, output: Output) -> Result<Printer, RunError> {
-        let tool = self.reader(engine, channels)?;
-        Ok(Printer::start(tool, output, self.options.clone(), |_, _, _| {})?)
     }
 }

@@ -51,9 +51,15 @@
 #[cfg(all(feature = "engine", feature = "output"))]
 mod closed;
 #[cfg(all(feature = "engine", feature = "output"))]
+mod error;
+#[cfg(all(feature = "engine", feature = "output"))]
 mod launcher;
 pub mod prelude;
+#[cfg(all(feature = "engine", feature = "output"))]
+mod printers;
 
+#[cfg(all(feature = "engine", feature = "output"))]
+pub use error::RunError;
 #[cfg(feature = "engine")]
 pub use iof_engine as engine;
 #[cfg(feature = "engine")]
@@ -66,4 +72,6 @@ pub use iof_remote as nodes;
 #[cfg(feature = "tool")]
 pub use iof_tool as tool;
 #[cfg(all(feature = "engine", feature = "output"))]
-pub use launcher::{Launcher, RunError};
+pub use launcher::Launcher;
+#[cfg(all(feature = "engine", feature = "output"))]
+pub use printers::JobPrinters;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_core::Stream as _;
 use iof::engine::Rendezvous;
 use iof::prelude::*;
+use iof::proto::ProcState;
 use iof::tool::{AsyncTool, Line, LineItem, Lines, OwnedDelivery};
 
 /// The script of a rank that writes a line, and its rest once `gate` exists.
@@ -65,6 +66,31 @@ fn lines_have_times_and_are_followed_by_the_ends_of_their_stream_and_job() {
         ends => panic!("{ends:?}"),
     }
     assert_eq!(job.wait().code(), 3);
+}
+
+#[test]
+fn lines_have_the_start_and_the_end_of_each_rank_once() {
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
+    let nspace: Nspace = "ranks".parse().unwrap();
+    let mut tool = engine.attach("test", Grant::Block).unwrap();
+    let pull = Pull::new(vec![Proc::all(nspace.clone())], Channels::STDOUT);
+    tool.pull(&Pull { reports_ranks: true, ..pull }).unwrap();
+    let ranks = App::new("sh", ["-c", "echo out; exit $IOF_RANK"]).ranks(2);
+    let job = engine.spawn(&JobSpec::new(nspace, vec![ranks])).unwrap();
+    let reported = |item| match item {
+        Ok(LineItem::Other(OwnedDelivery::Rank { info, .. })) => Some(info),
+        _ => None,
+    };
+    let ranks: Vec<_> = Lines::new(tool).filter_map(reported).collect();
+    assert!(ranks.iter().all(|info| info.pid > 0 && info.began.is_some()), "{ranks:?}");
+    assert!(ranks.iter().all(|info| info.used.is_some() == info.exit_code.is_some()), "{ranks:?}");
+    let mut reports: Vec<_> =
+        ranks.iter().map(|info| (info.proc.rank.0, info.state, info.exit_code)).collect();
+    reports[2..].sort_by_key(|(rank, ..)| *rank);
+    let starts = [0, 1].map(|rank| (rank, ProcState::Running, None));
+    let ends = [(0, ProcState::Terminated, Some(0)), (1, ProcState::Failed, Some(1))];
+    assert_eq!(reports, [starts, ends].concat());
+    assert_eq!(job.wait().code(), 1);
 }
 
 #[test]

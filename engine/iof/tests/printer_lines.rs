@@ -120,7 +120,13 @@ fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
 fn options(list: &str, max_line: usize) -> Options {
     let choice = if list.is_empty() { Default::default() } else { list.parse().unwrap() };
     let style = Style::new(&choice, &StyleExtras::default());
-    Options { style, flush_timeout: FlushTimeout { max_line, max_time: Some(NEVER) }, raw: false }
+    Options {
+        style,
+        flush_timeout: FlushTimeout { max_line, max_time: Some(NEVER) },
+        raw: false,
+        fold: None,
+        rank_object: None,
+    }
 }
 
 /// Asserts that `lines` are all lines of the ranks, unbroken, and in order for each rank.
@@ -147,7 +153,8 @@ proptest! {
         });
         assert_whole(&scripts, lines);
         let written: usize = scripts.iter().map(|script| script.bytes.len()).sum();
-        prop_assert_eq!(report, PrintReport { written: written as u64, ..PrintReport::default() });
+        let exit_codes = report.exit_codes.clone();
+        prop_assert_eq!(report, PrintReport { written: written as u64, exit_codes, ..PrintReport::default() });
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The agent's end of an edge: what it may send now.
 
-use iof_proto::limits::MAX_FENCE_BYTES;
+use iof_proto::limits::MAX_FENCE_BYTES_PER_JOB;
 
 use crate::EdgeError;
 use crate::control::{ToAgent, decode};
@@ -8,10 +8,11 @@ use crate::frame::{Bundle, Frame, HEADER, VERSION};
 use crate::limits::{MAX_RECORD, MAX_WINDOW};
 use crate::pieces::PieceBuffer;
 
-/// What a record counts for at least, in bytes: the memory of a short one is more than its length.
+/// The least number of bytes for which a record counts: the memory of a short one is more than its
+/// length.
 const MIN_CHARGE: u64 = 256;
 
-/// What a frame of the front end means to the agent.
+/// The meaning of a frame of the front end to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentEvent {
     /// Nothing to do.
@@ -66,7 +67,7 @@ impl AgentEnd {
     fn message(&mut self, mut message: ToAgent) -> Result<AgentEvent, EdgeError> {
         match &mut message {
             ToAgent::Piece(piece) => {
-                self.pieces.add(piece, MAX_FENCE_BYTES)?;
+                self.pieces.add(piece, MAX_FENCE_BYTES_PER_JOB)?;
                 return Ok(AgentEvent::None);
             }
             ToAgent::Exchanged { answer, .. } => self.pieces.complete_answer(answer)?,

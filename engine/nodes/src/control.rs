@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use iof_proto::{
-    Channel, Channels, Exchange, Failure, JobSpec, Log, MpiEvent, Policy, Rank, Rendezvous, Status,
-    StreamPull, UntakenStdin, WindowSize,
+    Channel, Channels, Exchange, Failure, JobSpec, Log, MpiEvent, Nspace, Policy, Rank, Relative, Rendezvous,
+    Status, StreamPull, UntakenStdin, UsedResources, WindowSize,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub enum ControlError {
     /// A part of the message exceeds a limit.
     #[error("{length} {what} in a control message exceed the limit of {limit}")]
     Limit {
-        /// What is counted.
+        /// The items that are counted.
         what: &'static str,
         /// The number in the message.
         length: usize,
@@ -54,13 +54,13 @@ pub struct NodeFiles {
     pub output: Vec<OsString>,
     /// The number of ranks of the job.
     pub nprocs: u32,
-    /// Whether fragments are tagged in place of lines.
+    /// Set if fragments are tagged in place of lines.
     pub fragments: bool,
     /// The text at the end of each line.
     pub suffix: String,
     /// The channels that are not written.
     pub hidden: Channels,
-    /// Whether existing contents are kept.
+    /// Set if existing contents are kept.
     pub append: bool,
     /// The size of a full file, in bytes, and the number of full files that are kept.
     pub rotation: Option<(u64, u32)>,
@@ -95,7 +95,7 @@ pub struct NodeConfig {
 
 /// The ranks that an agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
+pub struct NodeStart {
     /// The job. Its [`JobSpec::local`] ranks are those of the node, at most [`MAX_RANKS_OF_NODE`].
     /// The front end decides when the job ends.
     pub spec: JobSpec,
@@ -107,7 +107,7 @@ pub struct Start {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// Prepares the start of ranks. The agent answers with `Ready` or `Failed`.
-    Start(Box<Start>),
+    Start(Box<NodeStart>),
     /// Starts the ranks.
     Go,
     /// Sends a signal to all ranks, which are then expected to end if the signal ends a process.
@@ -156,6 +156,10 @@ pub enum ToAgent {
         /// The rank.
         rank: Rank,
     },
+    /// Makes a job known to the ranks of the node, which may connect to its ranks.
+    Relative(Relative),
+    /// Makes them forget such a job.
+    RelativeEnded(Nspace),
     /// Begins to send streams of ranks of the node, each to its end, or that of its pull.
     Pull(Vec<StreamPull>),
     /// Ends pulls. Records that were sent before may still arrive.
@@ -180,12 +184,12 @@ pub struct RankTotal {
     pub produced: u64,
 }
 
-/// Where an agent listens for carriers that replace the one that started it.
+/// The address at which an agent listens for carriers that replace the one that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkAddress {
     /// The path of its socket, of at most [`MAX_TEXT`] bytes.
     pub path: OsString,
-    /// What such a carrier begins with ([`Frame::Resume`]).
+    /// The number with which such a carrier begins ([`Frame::Resume`]).
     pub session: u64,
 }
 
@@ -214,6 +218,8 @@ pub enum ToFrontEnd {
         status: Option<i32>,
         /// The rank ended because of a signal of the front end.
         requested: bool,
+        /// Resources that it has used; `None` if it is unknown.
+        used: Option<UsedResources>,
     },
     /// A rank has begun, ended or aborted MPI. Precedes its exit.
     Mpi {
@@ -254,7 +260,7 @@ pub enum ToFrontEnd {
         /// The number of the pull.
         pull: u32,
     },
-    /// How much the node has read, once a second.
+    /// The number of bytes that the node has read from each rank, once a second.
     Produced(Vec<RankTotal>),
     /// A message of a tool on the node, for a channel of the front end. The front end answers with
     /// `Logged`.
@@ -273,7 +279,7 @@ pub enum ToFrontEnd {
         /// Why files can't be written.
         failure: Option<String>,
     },
-    /// What forwarding has cost the agent.
+    /// The cost of forwarding for the agent.
     Cost {
         /// The user CPU time of its process, in microseconds.
         user: u64,
@@ -287,8 +293,8 @@ pub enum ToFrontEnd {
         /// The streams that were completed before their end of file.
         cut_off: Vec<(Rank, Channel)>,
     },
-    /// Where the agent listens for carriers that replace the one that started it, and whose ends it
-    /// outlives from now on. Precedes `Ready`.
+    /// The address at which the agent listens for carriers that replace the one that started it,
+    /// and whose ends it outlives from now on. Precedes `Ready`.
     Link(LinkAddress),
 }
 

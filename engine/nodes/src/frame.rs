@@ -33,7 +33,7 @@ use crate::limits::{MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same. It rises with each of its parts: that of
 /// the frames and of what they contain, to which each change adds 1, and that of jobs.
-pub const VERSION: u32 = 17 + JOB_VERSION;
+pub const VERSION: u32 = 18 + JOB_VERSION;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;
@@ -158,7 +158,7 @@ pub enum Frame<'a> {
     },
     /// Nothing. Ends in a newline.
     Padding,
-    /// How many bytes of the edge have arrived. Ends in a newline.
+    /// The number of bytes of the edge that have arrived. Ends in a newline.
     Ack {
         /// The bytes, from the first one on.
         received: u64,

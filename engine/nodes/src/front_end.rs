@@ -19,7 +19,7 @@ use crate::window::Window;
 // An agent sends a request for each channel of those that its engine has in progress.
 const _: () = assert!(MAX_ANSWERS_OF_NODE >= 2 * MAX_LOGS * MAX_LOG_ENTRIES);
 
-/// What a frame of an agent means to the front end.
+/// The meaning of a frame of an agent to the front end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontEvent<'a> {
     /// Nothing to do.
@@ -91,7 +91,7 @@ pub struct BrokenPull {
     pub missing: u64,
 }
 
-/// What is known about a node whose edge has ended too early.
+/// The facts known about a node whose edge has ended too early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenEnd {
     /// The streams that have not ended.
@@ -116,7 +116,7 @@ pub struct FrontEnd {
     last_pull: u32,
     running: BTreeSet<Rank>,
     totals: Option<Instant>,
-    /// Whether the agent has told what forwarding has cost it, which it does once.
+    /// Set if the agent has told what forwarding has cost it, which it does once.
     cost_told: bool,
     /// The end of the files of the node was told.
     files_told: bool,

@@ -48,7 +48,7 @@ mod window;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
-    ControlError, LinkAddress, NodeConfig, NodeFiles, RankTotal, Start, ToAgent, ToFrontEnd, cut_text,
+    ControlError, LinkAddress, NodeConfig, NodeFiles, NodeStart, RankTotal, ToAgent, ToFrontEnd, cut_text,
 };
 pub use decoder::{FrameDecoder, first_header};
 pub use frame::{Bundle, Frame, FrameError, HEADER, StreamKey};

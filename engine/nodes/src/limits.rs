@@ -24,7 +24,7 @@ pub const MAX_STDIN: usize = 64 << 10;
 pub const MAX_PIECE: usize = 64 << 10;
 
 /// The largest size of the values that the ranks of a node exchange in one fence, in bytes. A fence of all
-/// nodes has at most `MAX_FENCE_BYTES`.
+/// nodes has at most `MAX_FENCE_BYTES_PER_JOB`.
 pub const MAX_EXCHANGE: usize = 16 << 20;
 
 /// The largest window of one bundle in bytes: records and their headers that the receiver has not

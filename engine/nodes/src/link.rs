@@ -1,10 +1,10 @@
 //! One end of an edge: the bytes that it sends, and the carriers that bring them.
 //!
-//! What carries an edge may end at any byte. An edge has a limit, for which it may be without a
+//! The carrier of an edge may end at any byte. An edge has a limit, for which it may be without a
 //! carrier. With the limit 0 it ends with its carrier, and [`LinkEnd`] holds only what is not
-//! written. Otherwise it keeps what it sent until the peer has it. When a new carrier is there, each
-//! end tells the other how many bytes have arrived ([`Frame::Resume`]), and goes on with the next
-//! one. So each byte arrives once and in order, and decoders go on in the middle of a frame.
+//! written. Otherwise it keeps what it sent until the peer has it. When a new carrier is there,
+//! each end tells the other how many bytes have arrived ([`Frame::Resume`]), and goes on with the
+//! next one. So each byte arrives once and in order, and decoders go on in the middle of a frame.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};

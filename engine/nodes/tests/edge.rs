@@ -36,7 +36,7 @@ fn byte(stream: StreamKey, position: u64) -> u8 {
     (position ^ (position >> 8) ^ u64::from(stream.rank.0) ^ (stream.channel as u64) << 4) as u8
 }
 
-/// What a node has read from a rank and not sent.
+/// The bytes that a node has read from a rank and not sent.
 #[derive(Default)]
 struct Source {
     produced: u64,
@@ -244,7 +244,7 @@ impl World {
             if self.sources.values().all(|source| source.ended) && !self.front.is_over() {
                 for rank in FIRST..FIRST + RANKS {
                     let (rank, status) = (Rank(rank), Some(0));
-                    self.tell(&ToFrontEnd::Exited { rank, status, requested: false });
+                    self.tell(&ToFrontEnd::Exited { rank, status, requested: false, used: None });
                 }
                 self.tell(&ToFrontEnd::Over { cut_off: Vec::new() });
             }
@@ -359,7 +359,7 @@ fn an_agent_that_breaks_a_rule_is_refused() {
         input: InputState::UNBUFFERED,
         bytes,
     };
-    let exit = |rank| ToFrontEnd::Exited { rank, status: None, requested: false };
+    let exit = |rank| ToFrontEnd::Exited { rank, status: None, requested: false, used: None };
     let control = |message: ToFrontEnd| message.frame().unwrap()[HEADER..].to_vec();
     let over = control(ToFrontEnd::Over { cut_off: Vec::new() });
     let stranger = control(exit(Rank(FIRST + 1)));
@@ -417,7 +417,7 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
             receive(&mut front, Frame::End { pull: 0, stream: StreamKey { rank, channel }, produced: 0 })
                 .unwrap();
         }
-        let exited = ToFrontEnd::Exited { rank, status: Some(0), requested: false };
+        let exited = ToFrontEnd::Exited { rank, status: Some(0), requested: false, used: None };
         send(&mut front, exited).unwrap();
     }
     let cost = || ToFrontEnd::Cost { user: 1, system: 1, backend: "epoll".into() };

@@ -8,7 +8,7 @@ use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Frame, FrameDecoder, FrameError, HEADER, NodeConfig, RankTotal, Start, StreamKey, ToAgent,
+    Bundle, Frame, FrameDecoder, FrameError, HEADER, NodeConfig, NodeStart, RankTotal, StreamKey, ToAgent,
     ToFrontEnd, cut_text, first_header,
 };
 use iof_proto::{Channel, InputState, Interaction, JobSpec, Policy, Rank, Rendezvous};
@@ -224,10 +224,74 @@ fn messages_beyond_a_limit_are_not_sent() {
         [(None, false), (Some(MAX_RANKS_OF_NODE), true), (Some(MAX_RANKS_OF_NODE + 1), false)]
     {
         spec.local = ranks.map(|ranks| (0..ranks).map(Rank).collect());
-        let start = Start { spec: spec.clone(), config: config.clone() };
+        let start = NodeStart { spec: spec.clone(), config: config.clone() };
         assert_eq!(ToAgent::Start(start.into()).frame().is_ok(), is_sent, "{ranks:?}");
     }
     let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
     let long = "ä".repeat(MAX_TEXT);
     assert!(failed(long.clone()).frame().is_err() && failed(cut_text(&long)).frame().is_ok());
+}
+
+/// One frame of each kind.
+fn one_of_each() -> [Frame<'static>; 9] {
+    let (pull, stream) = (1, StreamKey { rank: Rank(2), channel: Channel::Stderr });
+    let input = InputState { interaction: Interaction::Typed, is_answer: true };
+    [
+        Frame::Record { pull, stream, offset: 3, time: 4, input, bytes: b"b\n" },
+        Frame::Gap { pull: 0, stream, offset: 5, lost: 6 },
+        Frame::End { pull, stream, produced: 7 },
+        Frame::Credit { bundle: Bundle::Pulls, bytes: 8 },
+        Frame::Control(b"c"),
+        Frame::HELLO,
+        Frame::Padding,
+        Frame::Ack { received: 9 },
+        Frame::Resume { session: u64::from(b'\n') << 56, attempt: 10, received: 11 },
+    ]
+}
+
+#[test]
+fn every_pair_of_frames_cut_at_any_two_places_is_the_same_pair() {
+    let mut decoder = FrameDecoder::of_agent();
+    for pair in one_of_each().iter().flat_map(|first| one_of_each().map(|second| [*first, second])) {
+        let mut bytes = Vec::new();
+        pair.iter().for_each(|frame| frame.append_to(&mut bytes));
+        for (from, to) in (0..=bytes.len()).flat_map(|from| (from..=bytes.len()).map(move |to| (from, to))) {
+            let mut expected = pair.iter();
+            for piece in [&bytes[..from], &bytes[from..to], &bytes[to..]] {
+                decoder.receive(piece);
+                while let Some(frame) = decoder.decode().unwrap() {
+                    assert_eq!(Some(&frame), expected.next());
+                }
+            }
+            assert_eq!((expected.len(), decoder.held()), (0, 0), "{pair:?} cut at {from} and {to}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_with_any_byte_changed_is_the_frame_of_these_bytes_or_an_error() {
+    // All values of those that decide on the others, and some of numbers.
+    let values = |index| if index < 8 { (0..=255).collect() } else { vec![0, 1, 10, 127, 128, 255] };
+    for frame in one_of_each() {
+        let mut bytes = Vec::new();
+        frame.append_to(&mut bytes);
+        for (index, value) in
+            (0..bytes.len()).flat_map(|index| values(index).into_iter().map(move |value| (index, value)))
+        {
+            let mut changed = bytes.clone();
+            changed[index] = value;
+            let mut decoder = FrameDecoder::of_agent();
+            decoder.receive(&changed);
+            let (held, optional) = (decoder.held(), changed[0] >= 128);
+            match decoder.decode() {
+                Ok(Some(decoded)) => {
+                    let mut encoded = Vec::new();
+                    decoded.append_to(&mut encoded);
+                    assert_eq!(encoded, changed[..encoded.len()]);
+                }
+                Ok(None) => assert!(optional || held == decoder.held(), "{frame:?}: {index} is {value}"),
+                Err(error) => assert_eq!(decoder.decode(), Err(error)),
+            }
+        }
+    }
 }

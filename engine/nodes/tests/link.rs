@@ -36,7 +36,7 @@ fn take(link: &mut LinkEnd, limit: usize) -> Vec<u8> {
 struct End {
     link: LinkEnd,
     decoder: FrameDecoder,
-    /// What the carrier has taken and not delivered.
+    /// The bytes that the carrier has taken and not delivered.
     pipe: VecDeque<u8>,
     /// The first frame over this carrier, until it has arrived whole.
     first: Option<FrameDecoder>,

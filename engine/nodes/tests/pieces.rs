@@ -36,7 +36,7 @@ fn fence(rank: u32, data: &[u8]) -> ToFrontEnd {
     let exchange = Exchange::Fence {
         mpi: Mpi::Pmi1,
         purpose: FencePurpose::Values,
-        ranks: Vec::new(),
+        members: Vec::new(),
         data: data.to_vec(),
     };
     ToFrontEnd::Exchange { call: 1, rank: Rank(rank), exchange }

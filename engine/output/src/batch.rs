@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 /// The least length, in bytes, of a piece that is written without a copy. Copying a shorter piece
-/// costs less than another slice of writev(2), as measured in docs/src/performance-notebook.md.
+/// costs less than another slice of writev(2), as measured in docs/src/notebook/goals.md.
 pub const MIN_LENT: usize = 4096;
 
 /// The approximate limit of bytes in one write if they are copied, so that no stream waits long for

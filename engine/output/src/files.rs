@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use iof_proto::{Channel, Rank};
 
 use crate::format::choice::FilePlace;
-use crate::format::label::Source;
+use crate::format::label::LabelSource;
 use crate::format::placeholder::PatternValues;
 use crate::watch::WriteWatch;
 
@@ -45,9 +45,9 @@ const DIRECTORY_MODE: u32 = 0o750;
 pub struct Files {
     /// The location of the files.
     pub place: FilePlace,
-    /// Whether stderr and stddiag go to the file of stdout.
+    /// Set if stderr and stddiag go to the file of stdout.
     pub merge: bool,
-    /// Whether existing contents of a file are kept. Otherwise a file is emptied when its stream
+    /// Set if existing contents of a file are kept. Otherwise a file is emptied when its stream
     /// begins, and with `rotation` the full files of an earlier run are removed.
     pub append: bool,
     /// The size at which a file is full, and the number of full files kept; `None` for no limit.
@@ -91,8 +91,8 @@ pub struct FileError {
 
 impl Files {
     /// Returns the path of the file for `source`, which belongs to a job of `nprocs` ranks.
-    pub fn path(&self, source: &Source, nprocs: u32) -> PathBuf {
-        let Source { nspace, rank, channel, host, .. } = source;
+    pub fn path(&self, source: &LabelSource, nprocs: u32) -> PathBuf {
+        let LabelSource { nspace, rank, channel, host, .. } = source;
         let width = nprocs.max(1).ilog10() as usize + 1;
         // Data without a rank belongs to the job as a whole.
         let is_of_job = *rank == Rank::UNDEF;
@@ -216,9 +216,16 @@ pub(crate) mod tests {
         }
     }
 
-    pub(super) fn source(rank: u32, channel: Channel) -> Source {
+    pub(super) fn source(rank: u32, channel: Channel) -> LabelSource {
         let nspace = Nspace::new("prterun-node1-77@1").unwrap();
-        Source { nspace, rank: Rank(rank), channel, logged: false, host: Some("node1".into()), pid: None }
+        LabelSource {
+            nspace,
+            rank: Rank(rank),
+            channel,
+            logged: false,
+            host: Some("node1".into()),
+            pid: None,
+        }
     }
 
     #[test]

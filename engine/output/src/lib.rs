@@ -11,13 +11,13 @@
 //! The formats can also be used without a printer. They do no I/O:
 //!
 //! ```
-//! use iof_output::{Batch, Choice, StyleExtras, Run, Source, Style};
+//! use iof_output::{Batch, Choice, StyleExtras, Run, LabelSource, Style};
 //! use iof_proto::{Channel, Nspace, Rank};
 //!
 //! let choice: Choice = "tag".parse()?;
 //! let style = Style::new(&choice, &StyleExtras::default());
 //! let nspace = Nspace::new("prterun-node1-77@1")?;
-//! let source = Source { nspace, rank: Rank(3), channel: Channel::Stdout, logged: false, host: None, pid: None };
+//! let source = LabelSource { nspace, rank: Rank(3), channel: Channel::Stdout, logged: false, host: None, pid: None };
 //! let mut label = style.label(&source);
 //! let mut batch = Batch::default();
 //! // The key of this stream, and the line that is open at the destination: none.
@@ -31,6 +31,7 @@
 mod batch;
 mod destination;
 mod files;
+mod fold;
 mod format;
 mod line_printer;
 mod lines;
@@ -47,9 +48,10 @@ pub use destination::Destination;
 pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
+pub use fold::Fold;
 pub use format::choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, format_words, output_words};
 pub use format::filter::{LineFilter, LinePattern, PatternSyntaxError};
-pub use format::label::{Label, Source};
+pub use format::label::{Label, LabelSource};
 pub use format::markup::Markup;
 pub use format::pattern::{Pattern, PatternError};
 pub use format::placeholder::PatternValues;

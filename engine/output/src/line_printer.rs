@@ -10,7 +10,7 @@ use iof_tool::{LastRead, Origin};
 use crate::batch::Batch;
 use crate::destination::{Destination, OpenDestination};
 use crate::files::FileId;
-use crate::format::label::{Label, Source};
+use crate::format::label::{Label, LabelSource};
 use crate::format::style::{OpenLine, Run, Style};
 use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
@@ -190,7 +190,7 @@ impl Stream {
         let Origin { channel, logged, .. } = *origin;
         let Proc { nspace, rank } = origin.source.clone();
         let (host, pid) = processes.find(origin.source);
-        let source = Source { nspace, rank, channel, logged, host, pid };
+        let source = LabelSource { nspace, rank, channel, logged, host, pid };
         let mut file = None;
         if let OpenDestination::Files(open) = destination {
             let (id, _) = open.file_for(&source, || processes.count(&source.nspace));
@@ -210,7 +210,7 @@ impl Stream {
         origin: Origin<'a>,
     ) -> HoldRules<'a> {
         let (audience, open) = destination.reader_and_line(self.file);
-        let Options { style, raw, flush_timeout: timeout } = options;
+        let Options { style, raw, flush_timeout: timeout, .. } = options;
         let hold = match open == Some(self.key) {
             _ if *raw => Hold::Never,
             _ if style.is_by_fragment() => Hold::Characters,

@@ -33,7 +33,7 @@ struct Group {
     round: u64,
     /// The channels of the streams that were added.
     channels: Channels,
-    /// Whether no stream of the process is missing that has bytes which were read before those of
+    /// Set if no stream of the process is missing that has bytes which were read before those of
     /// the members.
     whole: bool,
 }

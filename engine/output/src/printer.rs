@@ -8,13 +8,14 @@ use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use iof_proto::{Channel, Missed, Proc};
+use iof_proto::{Channel, Nspace, Proc};
 use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::{Batch, MAX_COPIED};
 use crate::destination::{Destination, OpenDestination};
 use crate::files::{FileError, FileId, Pool};
-use crate::format::label::Source;
+use crate::fold::{Folder, MAX_FOLDED};
+use crate::format::label::LabelSource;
 use crate::format::mark::StreamMark;
 use crate::format::style::OpenLine;
 use crate::lines::FlushClock;
@@ -22,11 +23,12 @@ use crate::options::Options;
 use crate::order::Siblings;
 use crate::output::Audience;
 use crate::processes::Processes;
-use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
+use crate::stream::{BatchBuilder, Outcome, PrintedStream, ReadyStream};
 use late::{LateFile, keep_late};
 use step::Running;
 
 mod late;
+mod reports;
 mod siblings;
 mod step;
 
@@ -80,8 +82,11 @@ pub struct PrintReport {
     pub unfinished: u64,
     /// The bytes that these streams had produced until then, as far as they are known.
     pub unfinished_bytes: u64,
-    /// Whether the engine disconnected before it had announced every stream.
+    /// Set if the engine disconnected before it had announced every stream.
     pub misses_streams: bool,
+    /// The exit codes of the jobs that have ended, as
+    /// [`Delivery::JobEnded`](iof_tool::Delivery::JobEnded) has them.
+    pub exit_codes: BTreeMap<Nspace, Option<i32>>,
 }
 
 /// A thread that writes everything that a tool pulls to a file, pipe or terminal, or to a file for
@@ -126,8 +131,10 @@ impl Printer {
         if let OpenDestination::Files(open) = &mut destination {
             open.pool = Some(Box::new(Pool::new()?));
         }
+        let fold = options.fold.filter(|_| matches!(destination, OpenDestination::Output(_)));
         let task = PrinterTask {
             destination,
+            folder: fold.map(|fold| Folder::new(fold, MAX_FOLDED)),
             clock: FlushClock::new(&options.flush_timeout, Instant::now()),
             options,
             streams: Vec::new(),
@@ -166,7 +173,7 @@ struct PrinterTask {
     options: Options,
     clock: FlushClock,
     /// The streams by the numbers of their feeds.
-    streams: Vec<Option<Stream>>,
+    streams: Vec<Option<PrintedStream>>,
     /// The streams that have to be written in one order.
     siblings: Siblings,
     /// The number of calls of `peek_all`.
@@ -177,6 +184,7 @@ struct PrinterTask {
     incomplete: Vec<FeedId>,
     /// When to check again the streams whose parts of lines wait.
     due: BTreeSet<(Instant, FeedId)>,
+    folder: Option<Folder>,
     processes: Processes,
     /// Reusable memory for batches.
     buffer: Vec<u8>,
@@ -201,11 +209,17 @@ impl PrinterTask {
         while let Some(missed) = reader.take_missed() {
             self.report_missed(&missed, on_gap)?;
         }
+        while let Some(rank) = reader.take_rank() {
+            self.write_rank(&rank)?;
+        }
         if polled == PollReady::Done {
             while !self.late.is_empty() {
                 self.take_written(reader, true)?;
             }
+            self.folder.iter_mut().for_each(Folder::flush_all);
+            self.write_folded(None)?;
             self.report.misses_streams = reader.tool().misses_streams();
+            self.report.exit_codes.clone_from(reader.exit_codes());
             return Ok(true);
         }
         self.clock.advance(Instant::now());
@@ -217,37 +231,8 @@ impl PrinterTask {
         }
         self.complete_groups(reader)?;
         self.rearm_due(reader);
+        self.write_folded(None)?;
         Ok(false)
-    }
-
-    /// Returns when to check again the streams whose parts of lines wait.
-    fn next_due(&self) -> Option<Instant> {
-        self.due.first().map(|(time, _)| *time)
-    }
-
-    /// Reports bytes of streams that are not delivered, as a gap.
-    fn report_missed(
-        &mut self,
-        missed: &Missed,
-        on_gap: &mut impl FnMut(&Proc, Channel, Gap),
-    ) -> Result<(), PrintError> {
-        let Missed { nspace, rank, channel, bytes, streams } = missed;
-        if *bytes == 0 {
-            return Ok(());
-        }
-        self.report.missed = self.report.missed.saturating_add(*streams);
-        let lost = self.report.lost.entry(*channel).or_default();
-        *lost = lost.saturating_add(*bytes);
-        on_gap(&Proc::new(nspace.clone(), *rank), *channel, Gap { offset: 0, lost: *bytes });
-        // These streams have no files.
-        let OpenDestination::Output(output) = &self.destination else { return Ok(()) };
-        let mut batch = Batch::new(mem::take(&mut self.buffer));
-        self.options.style.write_missed(missed, &mut batch);
-        let locked = output.lock();
-        output.write(&mut batch.slices()).map_err(PrintError::Write)?;
-        drop(locked);
-        self.buffer = batch.into_buffer();
-        Ok(())
     }
 
     /// Peeks at each stream, reports its gap or end, and returns the streams that may have
@@ -293,6 +278,7 @@ impl PrinterTask {
         }
         match peeked {
             Peeked::Gap(gap) => {
+                self.write_folded(Some(id))?;
                 if let Some(origin) = reader.origin(id) {
                     let lost = self.report.lost.entry(origin.channel).or_default();
                     *lost = lost.saturating_add(gap.lost);
@@ -323,7 +309,7 @@ impl PrinterTask {
         Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, mark, until: usize::MAX, follows: false }))
     }
 
-    fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {
+    fn stream(&mut self, id: FeedId) -> Option<&mut PrintedStream> {
         self.streams.get_mut(id.index()).and_then(Option::as_mut)
     }
 
@@ -337,7 +323,7 @@ impl PrinterTask {
             self.processes.complete(reader, &proc);
         }
         let (host, pid) = if shows_process { self.processes.find(&proc) } else { (None, None) };
-        let source = Source { nspace: proc.nspace, rank: proc.rank, channel, logged, host, pid };
+        let source = LabelSource { nspace: proc.nspace, rank: proc.rank, channel, logged, host, pid };
         let (file, sole) = match &mut self.destination {
             OpenDestination::Output(_) => (None, false),
             OpenDestination::Files(open) => {
@@ -356,7 +342,8 @@ impl PrinterTask {
         if self.streams.len() <= id.index() {
             self.streams.resize_with(id.index().saturating_add(1), || None);
         }
-        let stream = Stream::new(label, file, sole);
+        let stream = PrintedStream::new(label, file, sole);
+        self.folder.iter_mut().for_each(|folder| folder.begin(stream.key, &source));
         if let Some(entry) = self.streams.get_mut(id.index()) {
             *entry = Some(stream);
         }
@@ -367,24 +354,9 @@ impl PrinterTask {
         for id in mem::take(&mut self.ended) {
             self.siblings.remove(id);
             let stream = self.streams.get_mut(id.index()).and_then(Option::take);
-            if let Some(due) = stream.and_then(|stream| stream.due) {
-                self.due.remove(&(due, id));
-            }
-        }
-    }
-
-    /// Rearms the streams whose waiting parts of lines are to be checked again by now.
-    fn rearm_due(&mut self, reader: &mut BatchReader) {
-        if self.due.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        while let Some((_, id)) = self.due.first().copied().filter(|(time, _)| *time <= now) {
-            self.due.pop_first();
-            if let Some(stream) = self.stream(id) {
-                stream.due = None;
-            }
-            reader.rearm(id);
+            let Some(PrintedStream { key, due, .. }) = stream else { continue };
+            self.folder.iter_mut().for_each(|folder| folder.end(key));
+            due.map(|due| self.due.remove(&(due, id)));
         }
     }
 
@@ -394,7 +366,7 @@ impl PrinterTask {
         while let [first, later @ ..] = rest {
             let (count, outcomes) = match &mut self.destination {
                 OpenDestination::Output(output) => {
-                    let exclusive = !output.is_shared();
+                    let exclusive = !output.is_shared() && self.folder.is_none();
                     let output = output.clone();
                     let (mut open, _busy) = output.lock();
                     let destination = (&mut *open, exclusive, output.audience());
@@ -436,6 +408,7 @@ impl PrinterTask {
             for outcome in outcomes {
                 self.apply(reader, &outcome);
             }
+            self.write_folded(None)?;
         }
         Ok(())
     }
@@ -479,10 +452,13 @@ impl PrinterTask {
             times: &mut self.times,
             written: 0,
             is_full: false,
+            folder: self.folder.as_mut(),
         };
         let mut outcomes = Vec::with_capacity(ready.len());
         for ready in ready {
-            let room = limit.saturating_sub(builder.batch.len());
+            let held = builder.folder.as_ref().map_or(0, |_| builder.written);
+            let used = builder.batch.len().max(usize::try_from(held).unwrap_or(usize::MAX));
+            let room = limit.saturating_sub(used);
             let stream = self.streams.get_mut(ready.id.index()).and_then(Option::as_mut);
             // What follows a piece without room is newer.
             if room == 0 || builder.is_full {

@@ -92,12 +92,9 @@ mod tests {
         let proc = |rank| Proc { nspace: "job".parse().unwrap(), rank: Rank(rank) };
         let answer = |pids: &[u32]| {
             let info = |(rank, pid): (u32, &u32)| ProcInfo {
-                proc: proc(rank),
                 pid: *pid,
                 host: "another.node".into(),
-                executable: String::new(),
-                state: ProcState::Running,
-                exit_code: None,
+                ..ProcInfo::new(proc(rank), ProcState::Running)
             };
             let value = Value::Procs((0..).zip(pids).map(info).collect());
             vec![Found { query: 0, key: PMIX_QUERY_PROC_TABLE.into(), value }]

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::batch::Batch;
 use crate::files::FileId;
+use crate::fold::Folder;
 use crate::format::label::Label;
 use crate::format::mark::StreamMark;
 use crate::format::style::{OpenLine, Run};
@@ -28,15 +29,15 @@ pub(crate) fn new_key() -> u64 {
 }
 
 /// The state of a stream, from its first byte on.
-pub(crate) struct Stream {
-    key: u64,
+pub(crate) struct PrintedStream {
+    pub key: u64,
     label: Label,
     pub partial: LineHolder,
     /// When to check again the part of a line that waits.
     pub due: Option<Instant>,
     /// The file of its rank, if that is its destination.
     pub file: Option<FileId>,
-    /// Whether no other stream of the printer has this destination.
+    /// Set if no other stream of the printer has this destination.
     pub sole: bool,
     /// The number of bytes in its ring that are in the present batch, or were copied elsewhere.
     pub taken: usize,
@@ -45,24 +46,24 @@ pub(crate) struct Stream {
 /// A stream that may have something to write, as found by a peek.
 pub(crate) struct ReadyStream {
     pub id: FeedId,
-    /// Whether its ring has bytes.
+    /// Set if its ring has bytes.
     pub has_bytes: bool,
-    /// Whether the line ends here, even without a newline.
+    /// Set if the line ends here, even without a newline.
     pub ends: bool,
     /// The gap or the end at this position.
     pub mark: Option<StreamMark>,
     /// The number of bytes in its ring that may be written now. Later ones were read after bytes of
     /// another stream, which must be written first.
     pub until: usize,
-    /// Whether it must be written after the stream before it in the list, or not in this round.
+    /// Set if it must be written after the stream before it in the list, or not in this round.
     pub follows: bool,
 }
 
-/// What to do with a stream once its bytes are written.
+/// The steps for a stream once its bytes are written.
 #[derive(Clone, Copy)]
 pub(crate) struct Outcome {
     pub id: FeedId,
-    /// Whether the remaining bytes are deferred until more arrive.
+    /// Set if the remaining bytes are deferred until more arrive.
     pub defer: bool,
     /// Set if a part of a line waits for a limited time.
     pub waits: bool,
@@ -74,7 +75,7 @@ pub(crate) struct BatchBuilder<'p, 'a> {
     pub clock: &'p FlushClock,
     /// The line that is open at the destination.
     pub open: &'p mut OpenLine,
-    /// Whether no other printer writes to the destination.
+    /// Set if no other printer writes to the destination.
     pub exclusive: bool,
     /// The reader of the destination.
     pub audience: Audience,
@@ -85,6 +86,8 @@ pub(crate) struct BatchBuilder<'p, 'a> {
     pub written: u64,
     /// Set if the last stream has more for which there was no room.
     pub is_full: bool,
+    /// The folder that holds the bytes before they are written, if they are folded.
+    pub folder: Option<&'p mut Folder>,
 }
 
 /// Bytes of a stream that are considered for a batch.
@@ -120,9 +123,17 @@ impl Outcome {
     }
 }
 
-impl Stream {
-    pub fn new(label: Label, file: Option<FileId>, sole: bool) -> Stream {
-        Stream { key: new_key(), label, partial: LineHolder::default(), due: None, file, sole, taken: 0 }
+impl PrintedStream {
+    pub fn new(label: Label, file: Option<FileId>, sole: bool) -> PrintedStream {
+        PrintedStream {
+            key: new_key(),
+            label,
+            partial: LineHolder::default(),
+            due: None,
+            file,
+            sole,
+            taken: 0,
+        }
     }
 
     /// Adds to the batch what is to be written now, about `room` bytes at most.
@@ -197,6 +208,9 @@ impl Stream {
     /// Ends the open line of this stream before a gap. What follows does not belong to that line.
     fn cut_line(&mut self, builder: &mut BatchBuilder<'_, '_>) {
         self.label.begun = None;
+        if let Some(folder) = &mut builder.folder {
+            return folder.flush(self.key);
+        }
         let style = &builder.options.style;
         let may_mix = builder.options.raw && style.is_plain();
         if *builder.open == Some(self.key) && !may_mix {
@@ -235,20 +249,26 @@ impl Stream {
         let Some(rest) = ready.get(start..).filter(|rest| !rest.is_empty()) else { return };
         let offset = window.offset.saturating_add(start as u64);
         let run = Run { bytes: rest, offset, times: builder.times };
-        let style = &builder.options.style;
-        style.write(&run, &mut self.label, (self.key, builder.open), &mut builder.batch, Batch::add);
+        let (style, label) = (&builder.options.style, &mut self.label);
+        match &mut builder.folder {
+            Some(folder) => style.select(&run, label, |run, _| folder.add(self.key, &run)),
+            None => style.write(&run, label, (self.key, builder.open), &mut builder.batch, Batch::add),
+        }
         builder.written = builder.written.saturating_add(rest.len() as u64);
     }
 
     /// Adds to the batch the part that was copied out of the ring before.
     fn print_part(&mut self, builder: &mut BatchBuilder<'_, '_>) {
-        let Stream { key, label, partial, .. } = self;
+        let PrintedStream { key, label, partial, .. } = self;
         partial.flush(|bytes, offset, time| {
             let time = time.map(|time| (offset, time));
             let run = Run { bytes, offset, times: time.as_slice() };
             let style = &builder.options.style;
             let open = (*key, &mut *builder.open);
-            style.write(&run, label, open, &mut builder.batch, |batch, piece| batch.copy(piece));
+            match &mut builder.folder {
+                Some(folder) => style.select(&run, label, |run, _| folder.add(*key, &run)),
+                None => style.write(&run, label, open, &mut builder.batch, |batch, piece| batch.copy(piece)),
+            }
             builder.written = builder.written.saturating_add(bytes.len() as u64);
         });
     }

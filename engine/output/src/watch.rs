@@ -24,7 +24,7 @@ pub struct WriteWatch(Arc<Mutex<WatchState>>);
 pub struct WriteProgress {
     /// The number of steps that were completed: parts of writes, and openings of files.
     pub steps: u64,
-    /// Whether a step is under way.
+    /// Set if a step is under way.
     pub is_busy: bool,
     /// The bytes that were accepted of the write under way, with tags and markup.
     pub accepted: u64,

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use iof_output::{Batch, Choice, Label, OpenLine, Run, Source, Style, StyleExtras};
+use iof_output::{Batch, Choice, Label, LabelSource, OpenLine, Run, Style, StyleExtras};
 use iof_proto::{Channel, Nspace, Rank};
 use jiff::tz::{Offset, TimeZone};
 
@@ -28,8 +28,8 @@ const INPUT: [(usize, &[u8], u64); 10] = [
     (1, b"the end, without newline", 99),
 ];
 
-fn sources() -> [Source; 4] {
-    let source = |nspace: &str, rank, channel, pid: Option<u32>| Source {
+fn sources() -> [LabelSource; 4] {
+    let source = |nspace: &str, rank, channel, pid: Option<u32>| LabelSource {
         nspace: Nspace::new(nspace).unwrap(),
         rank: Rank(rank),
         channel,
@@ -163,7 +163,7 @@ fn json_output_is_valid_and_contains_every_byte() {
 fn json_marks_logged_data_and_has_no_rank_for_data_of_the_whole_job() {
     let line = |rank, logged| {
         let nspace = Nspace::new("job").unwrap();
-        let source = Source { nspace, rank, channel: Channel::Stderr, logged, host: None, pid: None };
+        let source = LabelSource { nspace, rank, channel: Channel::Stderr, logged, host: None, pid: None };
         let style = Style::new(&"json".parse().unwrap(), &StyleExtras::default());
         let (mut batch, mut open) = (Batch::new(Vec::new()), None as OpenLine);
         let run = Run { bytes: b"x\n", offset: 0, times: &[(0, TIME)] };

@@ -8,7 +8,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_output::{Destination, FilePlace, Files, MAX_OPEN_FILES, Options, Output, Printer};
+use iof_output::{
+    Choice, Destination, FilePlace, Files, Fold, MAX_OPEN_FILES, Options, Output, Printer, Style, StyleExtras,
+};
 use iof_proto::{Channel, Channels, Missed, Proc, Rank, ToTool};
 use iof_shm_ring::{Gap, Stream, notify};
 use iof_testing::TIMEOUT;
@@ -107,6 +109,40 @@ fn streams_that_were_missed_entirely_are_reported_with_their_rank_and_channel() 
     assert_eq!(printer.join().unwrap().missed, 4);
     let expected = ranks.map(|rank| (rank, Channel::Stderr, Gap { offset: 0, lost: 7 }));
     assert_eq!(reported.iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_folded_line_is_written_before_a_gap_behind_it_is_reported() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, OUTPUT, &[]);
+    let (output, mut reader) = output();
+    let (lines, reported) = channel();
+    let on_gap = move |proc: &Proc, _, gap: Gap| {
+        let mut read = [0; 64];
+        let len = reader.read(&mut read).unwrap();
+        lines.send((proc.rank, gap.lost, String::from_utf8_lossy(&read[..len]).into_owned())).unwrap();
+    };
+    let style = Style::new(&"rank".parse::<Choice>().unwrap(), &StyleExtras::default());
+    let fold = Some(Fold { whole: false, on_full: |_| panic!("little is held") });
+    // Announced before the printer looks, so that one query is for both.
+    let mut streams: Vec<Stream> = [0, 1]
+        .map(|rank| {
+            let mut stream = stream(&[("same\n", 1)]);
+            if rank == 1 {
+                stream.discard(3, 2);
+            }
+            engine.announce(rank, Channel::Stdout, stream)
+        })
+        .into();
+    let printer =
+        Printer::start(tool, output, Options { style, fold, ..Options::default() }, on_gap).unwrap();
+    engine.answer_barrier(engine.receive_barrier());
+    streams.iter_mut().for_each(Stream::complete);
+    notify(&streams);
+    let ended = ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(0), skipped: 0 };
+    engine.send(&[ToTool::Announced { handler: 1 }, ended]);
+    printer.join().unwrap();
+    assert_eq!(reported.iter().collect::<Vec<_>>(), [(Rank(1), 3, "[0-1]<stdout>: same\n".to_owned())]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! bytes of the stream and the names of its source.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use iof_output::{Batch, Choice, OpenLine, Run, Source, Style, StyleExtras};
+use iof_output::{Batch, Choice, LabelSource, OpenLine, Run, Style, StyleExtras};
 use iof_proto::{Channel, Nspace, Rank};
 use proptest::prelude::*;
 use roxmltree::Document;
@@ -11,7 +11,7 @@ const LISTS: [&str; 6] =
     ["xml", "xml,tag", "xml,tag-detailed", "xml,tag-fullname", "xml,timestamp,tag", "xml,rank,timestamp=ns"];
 
 /// Formats `bytes`, cut at `cuts`, as one stream of `source`.
-fn format(list: &str, source: &Source, bytes: &[u8], mut cuts: Vec<usize>) -> String {
+fn format(list: &str, source: &LabelSource, bytes: &[u8], mut cuts: Vec<usize>) -> String {
     let style = Style::new(&list.parse::<Choice>().unwrap(), &StyleExtras::default());
     let (mut label, mut open, mut all) = (style.label(source), None as OpenLine, Vec::new());
     cuts.extend([0, bytes.len()]);
@@ -51,7 +51,7 @@ proptest! {
         nspace in any::<String>().prop_filter_map("no name of a job", |name| Nspace::new(name).ok()),
         host in any::<String>(),
     ) {
-        let source = Source {
+        let source = LabelSource {
             nspace: nspace.clone(), rank: Rank(3), channel: Channel::Stderr, logged: false,
             host: Some(host.clone()), pid: Some(4711),
         };
@@ -84,7 +84,7 @@ proptest! {
 #[test]
 fn names_with_markup_do_not_end_their_attribute() {
     let nspace = Nspace::new("<a \"b\">&amp;'<stdout>").unwrap();
-    let source = Source {
+    let source = LabelSource {
         nspace: nspace.clone(),
         rank: Rank(0),
         channel: Channel::Stdout,
@@ -102,7 +102,7 @@ fn names_with_markup_do_not_end_their_attribute() {
 
 #[test]
 fn each_byte_has_the_documented_reference() {
-    let source = Source {
+    let source = LabelSource {
         nspace: Nspace::new("job").unwrap(),
         rank: Rank(0),
         channel: Channel::Stdout,

@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 /// The key of the node of each rank.
 const MAPPING: &str = "PMI_process_mapping";
 
-/// What a request means for the job.
+/// The meaning of a request for the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A rank has begun (`MPI_Init`). If it exits before it ends, it has failed.

@@ -42,7 +42,7 @@ pub use requests::request::{
     AnswerReply, NspaceReply, PullReply, PullRequest, RankReply, RankRequest, StatusReply, ToolRequest,
 };
 pub use requests::spawn::{SpawnedTools, ToolSpawn};
-pub use server::job::{AppInfo, JobInfo};
+pub use server::job::{AppInfo, RegisteredJob};
 pub use server::topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
 pub use server::upcalls::{Event, EventKind};
 pub use server::{MAX_LOCAL_RANKS, PmixServer, Variables};

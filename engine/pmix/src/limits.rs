@@ -29,7 +29,8 @@ pub const MAX_PMIX_PULL_WAIT: Duration = Duration::from_secs(5);
 /// process, and the tool's connection, end at this limit.
 pub const MAX_PMIX_TOOL_MEMORY: u64 = 512 << 20;
 
-/// How long a tool may read nothing after the launcher has ended, before it is disconnected.
+/// The time for which a tool may read nothing after the launcher has ended, before it is
+/// disconnected.
 pub const PMIX_TOOL_LINGER: Duration = Duration::from_secs(5);
 
 /// The longest time from the start of the process that serves a tool until the tool has introduced

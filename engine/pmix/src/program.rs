@@ -53,7 +53,7 @@ pub fn is_launcher(program: &Path) -> bool {
     LAUNCHERS.iter().any(|launcher| program.file_name() == Some(OsStr::new(launcher)))
 }
 
-/// What a program uses to start MPI.
+/// The protocol that a program uses to start MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing, as far as the file of the program tells. So it is for a script.

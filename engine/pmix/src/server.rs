@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use iof_proto::Status;
 
 use self::directory::PrivateDirectory;
-use self::job::{JobInfo, Locality};
+use self::job::{Locality, RegisteredJob};
 use self::upcalls::{Event, EventReceiver};
 use crate::error::{RegisterError, StartError};
 use crate::library::caller::Caller;
@@ -33,7 +33,7 @@ pub type Variables = Vec<(OsString, OsString)>;
 /// The receivers of events and requests.
 type Receivers = (Box<dyn Fn(Event) + Send>, Box<dyn Fn(RankRequest) + Send>);
 
-/// Whether this process has a server.
+/// Set if this process has a server.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The PMIx server of this process, in libpmix. Dropping it ends it; ranks that are connected then
@@ -137,7 +137,7 @@ impl PmixServer {
     ///
     /// # Errors
     /// [`RegisterError`]. The job is not known then.
-    pub fn register(&self, job: &JobInfo) -> Result<Vec<Variables>, RegisterError> {
+    pub fn register(&self, job: &RegisteredJob) -> Result<Vec<Variables>, RegisterError> {
         let registered = self.register_job(job);
         if registered.is_err() {
             self.deregister(&job.nspace);
@@ -145,7 +145,7 @@ impl PmixServer {
         registered.map_err(RegisterError)
     }
 
-    fn register_job(&self, job: &JobInfo) -> Result<Vec<Variables>, String> {
+    fn register_job(&self, job: &RegisteredJob) -> Result<Vec<Variables>, String> {
         let size = job.size();
         let ranks: Vec<u32> = job.own_ranks().collect();
         if ranks.len() > MAX_LOCAL_RANKS as usize {
@@ -155,7 +155,7 @@ impl PmixServer {
         // libpmix maps files of the job in it.
         let directory = self.directory.create_inner(&job.nspace).map_err(|error| error.to_string())?;
         let job = job.clone();
-        upcalls::add_job(&job.nspace, ranks.clone(), self.takes_pids());
+        upcalls::add_job(&job.nspace, size, ranks.clone(), self.takes_pids());
         let register = move |library: &Library| {
             let places =
                 job.cpusets().into_iter().map(|cpuset| place(library, cpuset)).collect::<Vec<Locality>>();
@@ -197,7 +197,7 @@ impl PmixServer {
     }
 
     /// Tells the ranks of a job their pids. All ranks of this node have started. Does not block.
-    pub fn started(&self, job: &JobInfo, pids: &[u32]) {
+    pub fn started(&self, job: &RegisteredJob, pids: &[u32]) {
         if self.takes_pids() {
             upcalls::set_started(&job.nspace, job.pids(pids));
         }

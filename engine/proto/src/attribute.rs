@@ -81,7 +81,7 @@ pub(crate) mod pmix_spawns;
 pub(crate) mod queries;
 mod read;
 
-pub use read::{AttributeError, Given, read};
+pub use read::{AttributeError, Given, read, unknown};
 
 /// The keys of all attributes.
 pub mod key {

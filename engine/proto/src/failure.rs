@@ -1,8 +1,21 @@
 //! The failure of a request.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::status::Status;
+
+/// Characters of a wrong text that a message shows.
+const MAX_SHOWN: usize = 100;
+
+/// Returns the beginning of a wrong text, for a message.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_SHOWN) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+    }
+}
 
 /// The failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

@@ -13,7 +13,7 @@ pub struct Info {
     pub key: String,
     /// The value.
     pub value: InfoValue,
-    /// Whether the request fails if the directive cannot be honoured (`PMIX_INFO_REQD`). An
+    /// Set if a directive that cannot be honoured makes the request fail (`PMIX_INFO_REQD`). An
     /// optional directive is ignored instead.
     pub required: bool,
 }

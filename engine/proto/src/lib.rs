@@ -51,11 +51,13 @@ pub mod xml;
 
 pub use directive::Directives;
 pub use elsewhere::{NodeStream, StreamPull};
-pub use failure::Failure;
+pub use failure::{Failure, shown};
 pub use info::{Info, InfoValue};
 pub use iof_shm_ring::{InputState, Interaction, Policy};
-pub use job::job_spec::{App, Binding, DEFAULT_KILL_WAIT, JOB_VERSION, JobSpec, KillOnBadExit, Mpi};
-pub use job::nodes::{MpiNodes, Node};
+pub use job::job_spec::{
+    App, Binding, DEFAULT_KILL_WAIT, JOB_VERSION, JobSpec, KillOnBadExit, Mpi, TorchMaster,
+};
+pub use job::nodes::{MpiNodes, Node, Relative};
 pub use job::process::{ProcessGroup, Pty, Stdin, WindowSize};
 pub use job::spawn::Spawn;
 pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
@@ -63,7 +65,7 @@ pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};
 pub use quota::{Quota, QuotaLimit, QuotaScope};
 pub use rendezvous::Rendezvous;
 pub use requests::exchange::{
-    DataRange, Exchange, FencePurpose, FoundValue, MpiEvent, PMIX_GROUP_CONTEXT_ID, Persistence,
+    DataRange, Exchange, FencePurpose, FoundValue, JobRanks, MpiEvent, PMIX_GROUP_CONTEXT_ID, Persistence,
 };
 pub use requests::log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
 pub use requests::position::Position;
@@ -72,7 +74,8 @@ pub use requests::push::{
     StdinUnavailable, UntakenStdin,
 };
 pub use requests::query::{
-    Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, Value,
+    Answer, Attributes, Found, JobInfo, ProcInfo, ProcState, Query, ReaderStats, StreamStats, UsedResources,
+    Value,
 };
 pub use requests::{log, push, query};
 pub use status::Status;

@@ -60,8 +60,12 @@ pub const MAX_PROCS_PER_PULL: usize = 4096;
 /// message with more is malformed; a tool that returns more slots sends several messages.
 pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
 
+/// Maximum number of processes in one [`ToTool::Ranks`](crate::ToTool::Ranks). It stays below
+/// [`MAX_ANSWER`].
+pub const MAX_RANKS_PER_REPORT: usize = 1024;
+
 /// Maximum number of streams of forgotten jobs that one tool has not read, and, counted separately,
-/// of job ends. A job is forgotten when the launcher has removed it from the engine.
+/// of job ends, with the [reports of ranks](crate::ToTool::Ranks) of these jobs. A job is forgotten when the launcher has removed it from the engine.
 ///
 /// Beyond the limit, the engine drops the older half of those that it has not sent to this tool,
 /// and sends the tool their totals ([`ToTool::Missed`](crate::ToTool::Missed), `skipped` in

@@ -26,14 +26,14 @@ use crate::requests::exchange::{Exchange, FoundValue};
 use crate::requests::log::{Log, LogReport};
 use crate::requests::position::Position;
 use crate::requests::push::{PushGranted, PushReport, SlowTargets};
-use crate::requests::query::{Answer, Query};
+use crate::requests::query::{Answer, ProcInfo, Query};
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.
 ///
 /// A sum rises with each of its parts: with that of the messages, to which each change of them adds 1, and
 /// with that of the jobs that they contain.
-pub const PROTOCOL_VERSION: u32 = 11 + JOB_VERSION;
+pub const PROTOCOL_VERSION: u32 = 13 + JOB_VERSION;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -79,10 +79,12 @@ pub enum FromTool {
         /// The position at which to begin. The tool finds it in the ring, which it receives from the
         /// oldest byte on, unless only what follows is to be received.
         from: Position,
-        /// Whether the registration continues when its jobs have ended, for later jobs of the same
+        /// Set if the registration continues when its jobs have ended, for later jobs of the same
         /// names, until the tool deregisters it. Otherwise it covers only the first job of each
         /// name, and the engine removes it when these jobs have ended.
         persistent: bool,
+        /// Set if the tool receives [`ToTool::Ranks`].
+        reports_ranks: bool,
         /// The directives (see [`Directives`](crate::Directives)).
         directives: Vec<Info>,
     },
@@ -131,7 +133,7 @@ pub enum FromTool {
         push: u32,
         /// The number of bytes added, at most the free [room](ToTool::Room).
         bytes: u64,
-        /// Whether these bytes are the last of the push.
+        /// Set if these bytes are the last of the push.
         last: bool,
     },
     /// Asks which targets delay a push. Answered by [`ToTool::SlowTargets`].
@@ -213,7 +215,7 @@ pub enum ToTool {
         version: u32,
         /// The engine's pid.
         engine_pid: u32,
-        /// Whether this tool's registrations may hold sources back: a process whose cache is full
+        /// Set if this tool's registrations may hold sources back: a process whose cache is full
         /// waits until the tool has read.
         may_block: bool,
     },
@@ -240,7 +242,7 @@ pub enum ToTool {
         source: Proc,
         /// The channel on which it writes.
         channel: Channel,
-        /// Whether the stream holds logged messages instead of the process's own output.
+        /// Set if the stream holds logged messages instead of the process's own output.
         logged: bool,
         /// The run of the job to which the source belongs, see [`ToTool::JobEnded`].
         run: u64,
@@ -254,12 +256,9 @@ pub enum ToTool {
         /// The number of bytes that were dropped when the reader was attached. A tool that begins with
         /// the next byte does not count them as lost.
         dropped: u64,
-        /// Whether the reader is non-gating: the writer may overtake it, and it then loses the
+        /// Set if the reader is non-gating: the writer may overtake it, and it then loses the
         /// oldest bytes. Only the bytes that it borrows are safe from being overwritten.
         non_gating: bool,
-        /// Bytes that another node had cached before the registration follow in the ring, until
-        /// [`ToTool::Cached`].
-        is_behind: bool,
         /// The options for reading the ring.
         options: EffectiveOptions,
     },
@@ -276,6 +275,17 @@ pub enum ToTool {
         /// The handler id of the registration.
         handler: u32,
     },
+    /// Processes of a registration that have started, as `Running`, or ended, and that the engine knows
+    /// more of than their output. Each is reported once with its start and then once with its end, both
+    /// before the end of the job. Only if the registration asks for them.
+    Ranks {
+        /// The handler id of the registration.
+        handler: u32,
+        /// The run of their job, see [`ToTool::JobEnded`].
+        run: u64,
+        /// The processes, at most [`MAX_RANKS_PER_REPORT`](crate::limits::MAX_RANKS_PER_REPORT).
+        ranks: Vec<ProcInfo>,
+    },
     /// A job of a registration has ended: its processes have exited, its streams are complete, and
     /// all of its rings have been announced. Sent once for each run of a name.
     JobEnded {
@@ -290,7 +300,7 @@ pub enum ToTool {
         /// unless the host specified another code; `None` if unknown to this engine.
         exit_code: Option<i32>,
         /// The number of earlier jobs of this name whose ends are not reported separately because
-        /// the tool did not read. Usually 0.
+        /// the tool did not read, and neither are their [`ToTool::Ranks`]. Usually 0.
         skipped: u64,
     },
     /// Complete streams of a registration that the tool does not receive. It reads too slowly

@@ -12,6 +12,8 @@ pub enum QuotaScope {
     Tool,
     /// All tools of one process.
     Process,
+    /// All ranks of one job.
+    Job,
     /// All processes of one user.
     User,
     /// All clients of one engine.
@@ -20,13 +22,14 @@ pub enum QuotaScope {
 
 impl QuotaScope {
     /// All scopes, from the narrowest on.
-    pub const ALL: [QuotaScope; 4] =
-        [QuotaScope::Tool, QuotaScope::Process, QuotaScope::User, QuotaScope::Engine];
+    pub const ALL: [QuotaScope; 5] =
+        [QuotaScope::Tool, QuotaScope::Process, QuotaScope::Job, QuotaScope::User, QuotaScope::Engine];
 
     const fn text(self) -> &'static str {
         match self {
             QuotaScope::Tool => "each tool or rank",
             QuotaScope::Process => "each process",
+            QuotaScope::Job => "each job",
             QuotaScope::User => "each user",
             QuotaScope::Engine => "the engine",
         }
@@ -117,7 +120,7 @@ quotas! {
     Queries: "queries that wait for an answer", ", of the host or with counters", ERR_RESOURCE_BUSY, "try again"
         [MAX_QUERIES_PER_TOOL = 16, Tool; MAX_QUERIES_PER_USER = 16 << 10, User]
     Logs: "log requests in progress", "", ERR_RESOURCE_BUSY, "try again"
-        [MAX_LOGS_PER_TOOL = 16, Tool; MAX_LOGS_PER_PROCESS = 64, Process; MAX_LOGS = 256, Engine]
+        [MAX_LOGS_PER_TOOL = 16, Tool; MAX_LOGS_PER_PROCESS = 64, Process; MAX_LOGS_PER_JOB = 128, Job; MAX_LOGS = 256, Engine]
     LogBytes: "bytes of messages being logged", ", each once for each of its channels", ERR_RESOURCE_BUSY, "try again"
         [MAX_LOG_BYTES = 64 << 20, Engine]
     Pushes: "pushes in progress", ", with those to jobs that are being started and those of tools that have disconnected",
@@ -131,24 +134,25 @@ quotas! {
         [MAX_OWED_BYTES_PER_USER = 16 << 20, User]
     SpawnedJobs: "jobs that clients have started or want to start", "; an ended job counts while its spawner is connected",
         ERR_OUT_OF_RESOURCE, "end one first"
-        [MAX_SPAWNED_JOBS = 256, Engine]
+        [MAX_SPAWNED_JOBS_PER_JOB = 128, Job; MAX_SPAWNED_JOBS = 256, Engine]
     SpawnedRanks: "ranks of jobs that clients have started or want to start", "", ERR_OUT_OF_RESOURCE, "start fewer"
-        [MAX_SPAWNED_RANKS = 16 << 10, Engine]
+        [MAX_SPAWNED_RANKS_PER_JOB = 12 << 10, Job; MAX_SPAWNED_RANKS = 16 << 10, Engine]
     EndedSpawnedJobs: "ended jobs that are kept for connected spawners", ", which have registered for them; a further one \
         replaces the oldest, as if the launcher had removed that; tools still drain the rings that they have mapped",
         SUCCESS, "none"
         [MAX_ENDED_SPAWNED_JOBS = 16, Engine]
     Published: "values that ranks have published", "", ERR_OUT_OF_RESOURCE, "unpublish some"
-        [MAX_PUBLISHED_PER_USER = 16 << 10, User]
+        [MAX_PUBLISHED_PER_JOB = 16 << 10, Job; MAX_PUBLISHED_PER_USER = 64 << 10, User]
     PublishedBytes: "bytes of values that ranks have published", ", with their keys",
         ERR_OUT_OF_RESOURCE, "unpublish some"
-        [MAX_PUBLISHED_BYTES_PER_USER = 16 << 20, User]
+        [MAX_PUBLISHED_BYTES_PER_JOB = 16 << 20, Job; MAX_PUBLISHED_BYTES_PER_USER = 64 << 20, User]
     Groups: "groups of ranks", "", ERR_OUT_OF_RESOURCE, "destruct some"
-        [MAX_GROUPS_PER_USER = 4096, User]
+        [MAX_GROUPS_PER_JOB = 4096, Job; MAX_GROUPS_PER_USER = 16 << 10, User]
     AwaitedKeys: "keys for which lookups wait", "", ERR_RESOURCE_BUSY, "try again"
-        [MAX_AWAITED_KEYS_PER_TOOL = 64, Tool; MAX_AWAITED_KEYS_PER_USER = 16 << 10, User]
-    FenceBytes: "bytes of fences that wait for nodes", ", with 1 KiB for each node", ERR_OUT_OF_RESOURCE, "put less between two"
-        [MAX_FENCE_BYTES = 64 << 20, Engine]
+        [MAX_AWAITED_KEYS_PER_TOOL = 64, Tool; MAX_AWAITED_KEYS_PER_JOB = 16 << 10, Job; MAX_AWAITED_KEYS_PER_USER = 64 << 10, User]
+    FenceBytes: "bytes of fences that wait for nodes", ", with 1 KiB for each node, and once for each job that takes part",
+        ERR_OUT_OF_RESOURCE, "put less between two"
+        [MAX_FENCE_BYTES_PER_JOB = 64 << 20, Job; MAX_FENCE_BYTES = 1 << 30, Engine]
 }
 
 impl Quota {

@@ -47,7 +47,7 @@ mod stale;
 mod watch;
 
 use directory::Directory;
-pub use directory::DirectoryError;
+pub use directory::{DirectoryError, session_directory};
 pub use list::{Listed, list};
 pub use listener::{AnnounceError, BindError, JobLink, Listener};
 pub use place::Rendezvous;

@@ -124,7 +124,7 @@ pub fn unread(socket: impl AsFd) -> io::Result<usize> {
 
 /// Returns the time for which the kernel of the peer of a TCP connection has acknowledged nothing, although it was
 /// sent something (`TCP_INFO`, tcp(7)); 0 if everything is acknowledged. A peer that only reads nothing
-/// acknowledges.
+/// acknowledges, also the probes of its closed window: one that gets no answer before the next one counts.
 ///
 /// # Errors
 /// `socket` is not a TCP socket.
@@ -137,7 +137,7 @@ pub fn unacknowledged(socket: impl AsFd) -> io::Result<Duration> {
     if unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let is_waiting = info.tcpi_unacked > 0;
+    let is_waiting = info.tcpi_unacked > 0 || info.tcpi_probes > 1;
     Ok(Duration::from_millis(if is_waiting { info.tcpi_last_ack_recv.into() } else { 0 }))
 }
 

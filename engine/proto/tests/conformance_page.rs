@@ -12,7 +12,18 @@ fn page_directory() -> PathBuf {
 }
 
 fn page() -> String {
-    fs::read_to_string(page_directory().join("conformance.md")).unwrap()
+    ["conformance.md", "conformance-rfcs.md", "conformance-pmix.md"].map(read_page).concat()
+}
+
+fn read_page(name: &str) -> String {
+    fs::read_to_string(page_directory().join(name)).unwrap()
+}
+
+/// Requires that a test exists, for a statement.
+fn require_test(name: &str, path: &str, statement: &str) {
+    let source =
+        fs::read_to_string(page_directory().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    assert!(has_test(&source, name), "{path} has no test {name}: {statement}");
 }
 
 /// Returns the cells of each row, without the heads of the tables.
@@ -61,13 +72,28 @@ fn each_row_of_the_conformance_page_names_existing_tests_or_a_reason() {
             "no test" => {}
             _ => {
                 for (name, path) in named_tests(tests) {
-                    let source = fs::read_to_string(page_directory().join(path));
-                    let source = source.unwrap_or_else(|error| panic!("{path}: {error}"));
-                    assert!(has_test(&source, name), "{path} has no test {name}: {specified}");
+                    require_test(name, path, specified);
                 }
             }
         }
     }
+}
+
+#[test]
+fn each_promise_of_the_specification_names_existing_tests_or_a_page() {
+    let page = read_page("specification.md");
+    let mut named = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise")) {
+        let tests = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        for test in tests.split(", ") {
+            assert!(test.starts_with('[') && test.ends_with(')'), "no link: {row}");
+            if let Some((name, path)) = test.trim_matches(['[', '`', ')']).split_once("`](") {
+                require_test(name, path, row);
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 20, "found only {named} tests");
 }
 
 #[test]

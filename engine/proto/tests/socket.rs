@@ -52,7 +52,6 @@ fn descriptors_arrive_in_order_with_their_frames() {
             start: 0,
             dropped: 0,
             non_gating: false,
-            is_behind: false,
             options: EffectiveOptions::default(),
         },
     ];

@@ -1,6 +1,8 @@
 //! Tests of the frames, with regular and with hostile peers.
 #![allow(clippy::unwrap_used, reason = "a test, helpers included, fails by panicking")]
 
+use std::time::{Duration, SystemTime};
+
 use iof_proto::limits::{
     MAX_ANSWER, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_MESSAGE,
     MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_SLOTS_PER_MESSAGE, MAX_TEXT,
@@ -11,7 +13,7 @@ use iof_proto::{
     Found, FromTool, Granted, Info, JobInfo, JobSpec, Log, LogEntry, LogOutcome, LogReport, LogValue,
     Message, Missed, Nspace, PartialCause, PartialDelivery, Position, Proc, ProcInfo, ProcState, PushGranted,
     PushReport, Query, Rank, ReaderStats, Skipped, SlowTarget, SlowTargets, Spawn, Status, StdinUnavailable,
-    StreamStats, ToTool, Value, encode,
+    StreamStats, ToTool, UsedResources, Value, encode,
 };
 use proptest::prelude::*;
 
@@ -28,6 +30,7 @@ fn from_tool() -> Vec<FromTool> {
             channels: Channels::ALL,
             from: Position::Lines(7),
             persistent: true,
+            reports_ranks: true,
             directives: vec![Info::required("pmix.iof.csize", 4096u32), Info::new("x", true)],
         },
         FromTool::Follow { slot: 3 },
@@ -95,6 +98,8 @@ fn to_tool() -> Vec<ToTool> {
         executable: "/bin/a".into(),
         state: ProcState::Killed,
         exit_code: Some(137),
+        began: Some(SystemTime::UNIX_EPOCH),
+        used: Some(UsedResources { ended: SystemTime::now(), cpu: Duration::MAX, peak_memory: u64::MAX }),
     };
     let stream = StreamStats {
         source: source(Rank(0)),
@@ -118,7 +123,7 @@ fn to_tool() -> Vec<ToTool> {
     };
     let found = [
         Value::Text("job".into()),
-        Value::Procs(vec![proc]),
+        Value::Procs(vec![proc.clone()]),
         Value::Streams(vec![stream]),
         Value::Status(Status::EVENT_JOB_END),
         Value::Jobs(vec![job]),
@@ -130,6 +135,7 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Welcome { version: 1, engine_pid: 5, may_block: true },
         ToTool::Refused { status: Status(-9999), reason: "busy".into() },
         ToTool::Pulled { request: 1, result: Ok(Granted { handler: 1, ignored: vec!["x".into()] }) },
+        ToTool::Ranks { handler: 1, run: 7, ranks: vec![proc] },
         ToTool::JobEnded {
             handler: 1,
             nspace: Nspace::new("job").unwrap(),
@@ -159,7 +165,6 @@ fn to_tool() -> Vec<ToTool> {
             start: 1 << 40,
             dropped: 1 << 41,
             non_gating: true,
-            is_behind: true,
             options: EffectiveOptions { buffering_size: 80, buffering_time: Some(1) },
         },
         ToTool::Cached { handler: 1 },
@@ -331,6 +336,7 @@ fn sender_and_receiver_enforce_the_limits() {
         channels: Channels::STDOUT,
         from: Position::Newest,
         persistent: false,
+        reports_ranks: false,
         directives: Vec::new(),
     };
     let push = |targets, directives: usize| FromTool::Push {
@@ -369,6 +375,7 @@ fn sender_and_receiver_enforce_the_limits() {
         channels: Channels::STDOUT,
         from: Position::Newest,
         persistent: false,
+        reports_ranks: false,
         directives: Vec::new(),
     };
     assert!(matches!(encode(&too_long), Err(EncodeError::TooLong { cap: MAX_MESSAGE, .. })));

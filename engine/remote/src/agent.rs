@@ -24,7 +24,7 @@ use std::{fmt, io};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_capture::reserve_channel_fds;
 use iof_engine::{Engine, Grant, Job, Signal};
-use iof_nodes::{Invitation, Start, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{Invitation, NodeStart, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
 use iof_proto::{Channel, Log, Nspace, Proc, Rank};
 use iof_tool::{AttachError, RequestError};
@@ -46,7 +46,7 @@ use crate::thread::{NoThread, start_thread};
 /// The name of the agent's own tools.
 const NAME: &str = "iof agent";
 
-/// How long the agent waits until the job record has why it ends.
+/// The time for which the agent waits until the job record has why it ends.
 const RECORD_LIMIT: Duration = Duration::from_secs(2);
 
 /// An agent that has greeted its front end.
@@ -193,7 +193,7 @@ fn run_ranks(
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
     };
-    let Start { spec, config } = start;
+    let NodeStart { spec, config } = start;
     let ranks = spec.local.clone().unwrap_or_default();
     let directory = config.rendezvous.directory();
     match links.listen(directory) {
@@ -299,6 +299,12 @@ fn serve(
             Ok(AgentInput::Message(ToAgent::Modex { call, rank })) => {
                 engine.modex(job, rank, host.modex_reply(call));
             }
+            Ok(AgentInput::Message(ToAgent::Relative(relative))) => {
+                if let Err(error) = engine.add_relative(&relative) {
+                    hooks.warn(&format!("ranks cannot connect to job {}: {error}", relative.nspace));
+                }
+            }
+            Ok(AgentInput::Message(ToAgent::RelativeEnded(nspace))) => engine.remove_relative(nspace),
             // The end of the edge has put it to others.
             Ok(AgentInput::Message(ToAgent::Piece(_))) => {}
             Ok(AgentInput::Message(ToAgent::CutOff)) => cut_off(job, ranks),

@@ -89,7 +89,7 @@ const STARTS: usize = 64;
 /// The exit code of ssh(1) if it can't connect.
 const REFUSED: i32 = 255;
 
-/// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
+/// The time that a carrier may take to exit: after it has ended its output, and after SIGTERM.
 pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
 /// The time that the end of an edge waits until a carrier has taken what was sent.
@@ -258,7 +258,7 @@ impl CarrierEnd {
             Kind::Process { process, status } => {
                 let waited = process.try_wait();
                 let is_reaped = !matches!(waited, Ok(None));
-                *status = waited.ok().flatten().or(*status);
+                *status = waited.ok().flatten().map(|(status, _)| status).or(*status);
                 is_reaped
             }
             Kind::Connection(..) => true,

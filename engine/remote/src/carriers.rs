@@ -1,4 +1,5 @@
-//! How the front end reaches its agents: by a command, or over connections of the launcher.
+//! The ways in which the front end reaches its agents: by a command, or over connections of the
+//! launcher.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -61,7 +62,7 @@ pub(crate) struct StartedAgent {
     pub token: Option<NodeToken>,
 }
 
-/// How the front end reaches its agents.
+/// The way in which the front end reaches its agents.
 #[derive(Clone)]
 pub struct Carriers(Kind);
 

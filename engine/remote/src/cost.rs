@@ -1,4 +1,4 @@
-//! What forwarding has cost the agents of a job.
+//! The cost of forwarding for the agents of a job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use iof_engine::Engine;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// What forwarding has cost the agents of a job that are over.
+/// The cost of forwarding for the agents of a job that are over.
 #[derive(Clone, Debug, Default)]
 pub struct AgentCosts {
     /// The number of agents.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use iof_engine::Signal;
 use iof_nodes::limits::MAX_PIECE;
 use iof_nodes::{
-    BrokenEnd, BrokenPull, Bundle, ControlError, ExchangeAnswer, FrontEnd, LinkEnd, Start, ToAgent,
+    BrokenEnd, BrokenPull, Bundle, ControlError, ExchangeAnswer, FrontEnd, LinkEnd, NodeStart, ToAgent,
     ToFrontEnd,
 };
 use iof_proto::{Failure, NodeStream, Status, StreamPull, ToTool};
@@ -286,7 +286,7 @@ impl Edge {
     }
 
     /// Greets an agent, opens its windows, and lets it prepare the start of its ranks.
-    pub fn prepare(&self, start: Start) -> Result<(), ControlError> {
+    pub fn prepare(&self, start: NodeStart) -> Result<(), ControlError> {
         let mut state = self.0.ends.state();
         let greeting = state.front.greeting();
         state.send(greeting, None);
@@ -297,6 +297,8 @@ impl Edge {
     /// Ends the edge, and sends a signal to the carrier and what it has started on this node. An agent
     /// that would wait for another carrier is asked to end instead of SIGTERM.
     pub fn signal_carrier(&self, signal: Signal) {
+        // Before the end of the carrier, which takes the text for its reason.
+        self.0.ends.text().show(true);
         let mut state = self.0.ends.state();
         state.hang_up();
         let is_asked = state.link.is_resumable() && state.link.is_attached();
@@ -304,13 +306,7 @@ impl Edge {
             state.carrier.signal(signal);
         }
         drop(state);
-        self.0.ends.text().show(true);
         (self.0.look)();
-    }
-
-    /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
-    pub fn end_carrier(&self) {
-        self.signal_carrier(Signal::TERM);
     }
 
     /// Returns whether the carrier could not connect.

@@ -43,10 +43,10 @@ pub enum RemoteStartError {
     Timeout {
         /// The nodes that have not answered, by name.
         hosts: String,
-        /// The limit, see [`Launch::start_timeout`](crate::Launch::start_timeout).
+        /// The limit, see [`Launch::start_timeout`](crate::Launch::start_timeout), or that of the job.
         limit: Duration,
     },
-    /// What to start exceeds a limit, such as the length of all arguments.
+    /// The job to start exceeds a limit, such as the length of all arguments.
     #[error(transparent)]
     Limit(#[from] ControlError),
     /// The process can't have the thread that drives all edges.
@@ -71,10 +71,10 @@ pub enum RemoteStartError {
         /// The limit.
         limit: usize,
     },
-    /// Tools and spawned jobs of PMIx are served on one node only.
+    /// Tools of PMIx are served on one node only, and values of a spawner have an effect by PMI-1 only.
     #[error(
-        "jobs on several nodes have no PMIx tools, and a parent or values of a spawner only by PMI-1: leave out \
-         `pmix_tools`, `parent` and `pmi_values`"
+        "jobs on several nodes have no PMIx tools, and values of a spawner only by PMI-1: leave out `pmix_tools` and \
+         `pmi_values`"
     )]
     Mpi,
     /// This rank inherits a stdin without a terminal, or as the second one.

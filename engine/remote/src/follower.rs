@@ -104,9 +104,9 @@ impl Follower {
 
     fn handle(&mut self, number: usize, event: NodeEvent) {
         let report = match event {
-            NodeEvent::Message(ToFrontEnd::Exited { rank, status, requested }) => {
+            NodeEvent::Message(ToFrontEnd::Exited { rank, status, requested, used }) => {
                 let exit = status.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)));
-                NodeReport::Exited { rank, exit, requested }
+                NodeReport::Exited { rank, exit, requested, used }
             }
             NodeEvent::Message(ToFrontEnd::Mpi { rank, event }) => NodeReport::Mpi { rank, event },
             NodeEvent::Message(ToFrontEnd::Modex { call, values }) => NodeReport::Modex { call, values },
@@ -140,8 +140,9 @@ impl Follower {
     fn tell_silence(&self, number: usize, length: Duration) {
         let (Some(node), job) = (self.remote.nodes.get(number), &self.remote.nspace) else { return };
         let (host, ranks, seconds) = (&node.host, listed(&node.ranks), length.as_secs());
+        let noun = if node.ranks.len() == 1 { "rank" } else { "ranks" };
         tracing::warn!(
-            "job {job}: node {host} with ranks {ranks} was silent for {seconds} s: it or its network may stand still"
+            "job {job}: node {host} with {noun} {ranks} was silent for {seconds} s: it or its network may stand still"
         );
     }
 

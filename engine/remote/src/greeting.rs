@@ -43,14 +43,15 @@ impl CarrierText {
 
     /// Adds text. What exceeds [`MAX_GREETING`] bytes of a carrier is not shown.
     pub fn add(&mut self, stream: TextStream, text: &[u8]) {
-        let room = MAX_GREETING.saturating_sub(self.length);
-        self.length = self.length.saturating_add(text.len());
+        let before = self.length;
+        let room = MAX_GREETING.saturating_sub(before);
+        self.length = before.saturating_add(text.len());
         let part = match stream {
             TextStream::Output => &mut self.output,
             TextStream::Errors => &mut self.errors,
         };
         part.extend(text.get(..room).unwrap_or(text));
-        if room > 0 && self.length > MAX_GREETING {
+        if before <= MAX_GREETING && self.length > MAX_GREETING {
             part.extend(format!("\nmore than {MAX_GREETING} bytes: the rest is not shown\n").bytes());
         }
         let whole = part.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last.saturating_add(1));
@@ -85,23 +86,28 @@ impl CarrierText {
     }
 
     /// Returns what the reason for which the agent does not speak ends with: the last lines, at most
-    /// [`MAX_CARRIER_TEXT`] bytes with control characters escaped, unless they are shown.
+    /// [`MAX_CARRIER_TEXT`] bytes with whole characters and escaped control characters, unless they are
+    /// shown.
     pub fn take(&mut self) -> String {
         if self.is_shown {
             self.show(true);
         }
         self.end_lines();
-        let rest = self.held.split_off(self.held.len().saturating_sub(MAX_CARRIER_TEXT));
-        self.held.clear();
-        let text = String::from_utf8_lossy(&rest);
+        let held = mem::take(&mut self.held);
+        let text = String::from_utf8_lossy(&held);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let text = escape(&lines.join("; "));
-        let is_cut = |start: &usize| text.len().saturating_sub(*start) > MAX_CARRIER_TEXT;
-        let start = text.char_indices().map(|(start, _)| start).find(|start| !is_cut(start));
-        match (text.get(start.unwrap_or_default()..), start) {
-            (None | Some(""), _) => String::new(),
-            (Some(end), Some(1..)) => format!(": ...{end}"),
-            (Some(all), _) => format!(": {all}"),
+        let text = lines.join("; ");
+        let (mut start, mut length) = (text.len(), 0usize);
+        for (index, letter) in text.char_indices().rev() {
+            length = length.saturating_add(escape(letter.encode_utf8(&mut [0; 4])).len());
+            if length > MAX_CARRIER_TEXT {
+                break;
+            }
+            start = index;
+        }
+        match escape(text.get(start..).unwrap_or_default()) {
+            end if end.is_empty() => end,
+            end => format!(": {}{end}", if start > 0 { "..." } else { "" }),
         }
     }
 
@@ -137,5 +143,30 @@ mod tests {
         text.add(TextStream::Errors, b"motd\npart");
         text.add(TextStream::Output, b" yet\n");
         assert_eq!(text.take(), ": motd; no newline yet; part");
+    }
+
+    #[test]
+    fn the_end_of_a_long_text_begins_with_a_whole_character_or_escape() {
+        let taken = |letter: &str, count: usize| {
+            let mut text = CarrierText::new("a");
+            text.add(TextStream::Errors, letter.repeat(count).as_bytes());
+            text.take()
+        };
+        assert_eq!(taken("x", MAX_CARRIER_TEXT), format!(": {}", "x".repeat(MAX_CARRIER_TEXT)));
+        for (letter, escaped) in
+            [("x", "x"), ("\u{20ac}", "\u{20ac}"), ("\0", "\\u{0}"), ("\u{1b}", "\\u{1b}")]
+        {
+            let whole = escaped.repeat(MAX_CARRIER_TEXT / escaped.len());
+            assert_eq!(taken(letter, MAX_CARRIER_TEXT + 1), format!(": ...{whole}"));
+        }
+    }
+
+    #[test]
+    fn text_beyond_the_limit_is_told_also_behind_a_piece_that_ends_at_the_limit() {
+        let mut text = CarrierText::new("a");
+        text.add(TextStream::Errors, &[b'x'; MAX_GREETING]);
+        text.add(TextStream::Errors, b"y");
+        text.add(TextStream::Errors, b"z");
+        assert!(text.take().ends_with("; more than 65536 bytes: the rest is not shown"));
     }
 }

@@ -68,6 +68,7 @@
 //! | `follower` | the reports of the nodes to the engine, lost nodes, and the end of the job |
 //! | `environment` | the variables of this process that ranks on other nodes have |
 //! | `agent` | the agent of a node |
+//! | `hosts` | the hosts with their slots, and the ranks of each |
 //! | `cost` | what forwarding has cost the agents |
 
 mod agent;
@@ -81,8 +82,10 @@ pub mod environment;
 mod error;
 mod follower;
 mod greeting;
+pub mod hosts;
 mod output;
 mod receiver;
+mod relatives;
 mod remote;
 mod start;
 mod tcp;
@@ -97,6 +100,7 @@ pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use iof_engine::{Node, NodeLost};
-pub use iof_nodes::{Invitation, InvitationError, NodeConfig, NodeFiles, Start};
+pub use iof_nodes::{Invitation, InvitationError, NodeConfig, NodeFiles, NodeStart};
+pub use relatives::Relatives;
 pub use start::{Launch, RemoteJob, START_TIMEOUT, StartProgress, StartStep, check};
 pub use thread::NoThread;

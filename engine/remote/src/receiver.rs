@@ -1,15 +1,17 @@
 //! The frames of a node, passed on to the engine and to the follower of the nodes.
 
 use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam::channel::Sender;
 use iof_engine::{DeliveredEnd, Engine, Node, NodeReport};
 use iof_nodes::{Bundle, Frame, FrontEvent, ToAgent, ToFrontEnd, cut_text};
-use iof_proto::{Failure as LogFailure, Log};
+use iof_proto::{Exchange, Failure, Log, Proc, Status, ToTool};
 use iof_tool::DirectItem;
 
 use crate::edge::{EdgeEnds, NodeEvent, NumberedEvent};
 use crate::output::DirectOutput;
+use crate::relatives::Relatives;
 use crate::remote::{OutputPiece, Remote, broken_piece, piece};
 
 /// Passes on what arrives from a node.
@@ -23,6 +25,8 @@ pub struct Receiver {
     /// The printers of the job; `None` if the output goes into rings.
     pub output: Option<Arc<DirectOutput>>,
     pub events: Sender<NumberedEvent>,
+    /// The jobs whose values the node may request, besides its own.
+    pub relatives: Relatives,
 }
 
 impl Receiver {
@@ -66,17 +70,25 @@ impl Receiver {
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
             FrontEvent::Message(ToFrontEnd::Exchange { call, rank, exchange }) => {
                 let (ends, counted) = (Arc::clone(&self.ends), self.ends.state().front.answer());
-                let reply = Box::new(move |answer| ends.send_exchanged(call, answer, counted));
+                let reply = move |answer| ends.send_exchanged(call, answer, counted);
                 // The command ends, or the job does.
                 let Some(remote) = self.remote.upgrade() else { return Ok(()) };
-                if let Some(job) = remote.job.get() {
-                    job.exchange(rank, exchange, reply);
+                match (remote.job.get(), exchange) {
+                    (Some(_), Exchange::Modex(Proc { nspace, .. }))
+                        if !self.relatives.are_related(&remote.nspace, &nspace) =>
+                    {
+                        let reason = format!("job {nspace} is not a relative of job {}", remote.nspace);
+                        reply(ToTool::Fenced(Err(Failure::new(Status::ERR_NO_PERMISSIONS, reason))));
+                    }
+                    (Some(job), exchange) => job.exchange(rank, exchange, Box::new(reply)),
+                    (None, _) => {}
                 }
             }
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     // Before their output arrives.
-                    remote.report(self.number, NodeReport::Started { pids: pids.clone() });
+                    let (pids, began) = (pids.clone(), SystemTime::now().max(UNIX_EPOCH));
+                    remote.report(self.number, NodeReport::Started { pids, began });
                 }
                 if let ToFrontEnd::Over { .. } = message {
                     self.report_streams();
@@ -103,8 +115,8 @@ impl Receiver {
     /// Logs a message of a tool on a node, and answers when that is done.
     fn log(&self, call: u64, log: &Log) {
         let (ends, counted) = (Arc::clone(&self.ends), self.ends.state().front.answer());
-        let answer = move |failure: Option<LogFailure>| {
-            let cut = |failure: LogFailure| LogFailure { reason: cut_text(&failure.reason), ..failure };
+        let answer = move |failure: Option<Failure>| {
+            let cut = |failure: Failure| Failure { reason: cut_text(&failure.reason), ..failure };
             let logged = ToAgent::Logged { call, failure: failure.map(cut) };
             // With a reason that was cut, the message is within its limits.
             ends.send_answer(logged.frame().unwrap_or_default(), counted.clone());

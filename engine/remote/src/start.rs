@@ -11,12 +11,12 @@ use crossbeam::channel::unbounded;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{
     DEFAULT_CACHE_TOTAL, Engine, Interaction, Job, JobSpec, KillOnBadExit, Node, Policy, Pty, Rendezvous,
-    Stdin, mpi_nodes, own_interaction,
+    Signal, Stdin, mpi_nodes, own_interaction,
 };
 use iof_nodes::limits::{MAX_DIALS, MAX_NODES};
-use iof_nodes::{NodeConfig, Start, ToAgent};
+use iof_nodes::{NodeConfig, NodeStart, ToAgent};
 use iof_output::{Audience, FlushTimeout, PrintReport};
-use iof_proto::{Channel, Mpi, Rank};
+use iof_proto::{Channel, Mpi, Rank, Relative};
 use iof_tool::DirectInput;
 
 use self::agents::AgentStarts;
@@ -29,6 +29,7 @@ use crate::environment;
 use crate::error::{RemoteLimitError, RemoteStartError};
 use crate::follower::FilesCallback;
 use crate::output::DirectOutput;
+use crate::relatives::Relatives;
 use crate::remote::Remote;
 
 /// The default time limit of a start.
@@ -41,20 +42,21 @@ const MAPS_PER_RANK: u64 = 4 * Channel::OUTPUTS.len() as u64;
 /// Descriptors of the front end apart from these, with those of connections without a proof.
 const OTHER_FILES: u64 = 64 + MAX_DIALS as u64;
 
-/// What is to be started.
+/// A job to be started, and the settings of its start.
 #[derive(Debug)]
 pub struct Launch<'a> {
     /// The job. What is pushed to a rank with [`Stdin::Inherit`] is typed at its terminal.
     pub spec: &'a JobSpec,
-    /// How agents are reached.
+    /// The way in which agents are reached.
     pub carriers: &'a Carriers,
-    /// How long a node may be without a connection, if connections are replaced. The agents must be
-    /// started with the same time.
+    /// The time for which a node may be without a connection, if connections are replaced. The
+    /// agents must be started with the same time.
     pub reattach: Option<Duration>,
     /// The time after which a node is lost if nothing arrives from it, although its agent reports once
     /// a second; `None` for no limit.
     pub node_timeout: Option<Duration>,
-    /// The time until all ranks must run; `None` for no limit. The default is [`START_TIMEOUT`].
+    /// The time until all ranks must run, if that of the job is not shorter; `None` for no limit. The default is
+    /// [`START_TIMEOUT`].
     pub start_timeout: Option<Duration>,
     /// The number of agents that start at once, at least 1. The default is [`Carriers::starts`].
     pub starts: usize,
@@ -66,6 +68,8 @@ pub struct Launch<'a> {
     pub printers: Option<Vec<DirectInput>>,
     /// The settings of the nodes.
     pub config: NodeConfig,
+    /// The jobs whose ranks may connect to those of this one by PMIx. It is one of them once its ranks run.
+    pub relatives: Relatives,
 }
 
 /// A job whose ranks run on other nodes.
@@ -84,7 +88,7 @@ impl fmt::Debug for RemoteJob {
 
 /// The starts of all agents: what is the same on all nodes, and what differs by rank.
 struct Starts {
-    start: Start,
+    start: NodeStart,
     stdin: BTreeMap<Rank, Stdin>,
     own_stdin: BTreeSet<Rank>,
     interactions: BTreeMap<Rank, Interaction>,
@@ -108,9 +112,18 @@ impl<'a> Launch<'a> {
             rendezvous: Rendezvous::Agent(None),
             files: None,
         };
-        let (start_timeout, starts, audience) = (Some(START_TIMEOUT), carriers.starts(), Audience::Program);
-        let (reattach, node_timeout, printers) = (None, None, None);
-        Launch { spec, carriers, reattach, node_timeout, start_timeout, starts, audience, printers, config }
+        Launch {
+            spec,
+            carriers,
+            reattach: None,
+            node_timeout: None,
+            start_timeout: Some(START_TIMEOUT),
+            starts: carriers.starts(),
+            audience: Audience::Program,
+            printers: None,
+            config,
+            relatives: Relatives::default(),
+        }
     }
 }
 
@@ -169,10 +182,10 @@ impl RemoteJob {
 /// The limit that is too low.
 pub fn check(nodes: &[Node], has_rings: bool) -> Result<u64, RemoteLimitError> {
     let ranks = nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
-    let ranks = if has_rings { ranks } else { 0 };
-    let files = ranks.saturating_mul(FILES_PER_RANK);
+    let rings = if has_rings { ranks } else { 0 };
+    let files = rings.saturating_mul(FILES_PER_RANK);
     let files = files.saturating_add((nodes.len() as u64).saturating_mul(FILES_PER_EDGE));
-    check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
+    check_maps(rings.saturating_mul(MAPS_PER_RANK)).map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
     check_files(files.saturating_add(OTHER_FILES)).map_err(|files| RemoteLimitError::Files { ranks, files })
 }
 
@@ -190,26 +203,48 @@ impl Remote {
     ) -> Result<Job, RemoteStartError> {
         self.check_ranks(launch.spec)?;
         self.check_reattach(launch)?;
-        let starts = Starts::of(launch, &self.nodes)?;
-        let job = engine.begin_on_nodes(
-            launch.spec,
-            &self.nodes,
-            Arc::<Remote>::clone(self),
-            self.output.is_some(),
-        )?;
+        let mut starts = Starts::of(launch, &self.nodes)?;
+        let edges = Arc::<Remote>::clone(self);
+        let job = engine.begin_on_nodes(launch.spec, &self.nodes, edges, self.output.is_some())?;
         self.job.get_or_init(|| job.clone());
+        // The engine refuses a name that is taken: another relative with this name has ended.
+        let relative = starts.relative();
+        if let Some(nodes) = &mut starts.start.spec.mpi_nodes {
+            let introduced = relative.iter().flat_map(|own| launch.relatives.introduce(own, self));
+            nodes.relatives = introduced.collect();
+        }
+        let started = self.start_agents(launch, &starts, engine, is_interrupted, files);
+        match (&started, starts.start.spec.mpi_nodes, relative) {
+            (Ok(_), Some(nodes), Some(own)) => launch.relatives.started(&own, self, &nodes.relatives),
+            (Err(_), _, Some(own)) => launch.relatives.withdraw(own),
+            _ => {}
+        }
+        if started.is_err() {
+            engine.withdraw_from_nodes(&job);
+        }
+        started.map(|()| job)
+    }
+
+    /// Starts all agents and ranks.
+    fn start_agents(
+        self: &Arc<Self>,
+        launch: &Launch<'_>,
+        starts: &Starts,
+        engine: &Arc<Engine>,
+        is_interrupted: &mut dyn FnMut(&StartProgress<'_>) -> bool,
+        files: FilesCallback,
+    ) -> Result<(), RemoteStartError> {
         let (events, queue) = unbounded();
-        let started = AgentStarts::new(self, (launch, &starts), engine, events)
+        let started = AgentStarts::new(self, (launch, starts), engine, events)
             .and_then(|agents| agents.run(queue, is_interrupted, files));
         if started.is_err() {
             // Agents end their ranks when their edges end.
             let edges: Vec<Edge> = self.edges().iter_mut().filter_map(Option::take).collect();
-            edges.iter().for_each(Edge::end_carrier);
+            edges.iter().for_each(|edge| edge.signal_carrier(Signal::TERM));
             let deadline = Instant::now() + DRAIN_LIMIT;
             edges.iter().for_each(|edge| edge.drain(deadline));
-            engine.withdraw_from_nodes(&job);
         }
-        started.map(|()| job)
+        started
     }
 
     /// Checks what would otherwise be found on the nodes, or not at all.
@@ -224,8 +259,8 @@ impl Remote {
         if self.nodes.len() > MAX_NODES {
             return Err(RemoteStartError::Nodes { nodes: self.nodes.len(), limit: MAX_NODES });
         }
-        let is_spawned = spec.parent.is_some() || !spec.pmi_values.is_empty();
-        if spec.pmix_tools.is_some() || is_spawned && spec.mpi != Mpi::Pmi1 {
+        let has_values = !spec.pmi_values.is_empty() && spec.mpi != Mpi::Pmi1;
+        if spec.pmix_tools.is_some() || has_values {
             return Err(RemoteStartError::Mpi);
         }
         if spec.directives.forward.is_some() {
@@ -252,7 +287,7 @@ impl Remote {
 impl Starts {
     fn of(launch: &Launch<'_>, nodes: &[Node]) -> Result<Starts, RemoteStartError> {
         let directory = env::current_dir().map_err(RemoteStartError::Directory)?;
-        let mut start = Start { spec: launch.spec.clone(), config: launch.config.clone() };
+        let mut start = NodeStart { spec: launch.spec.clone(), config: launch.config.clone() };
         if let Rendezvous::Session(path) | Rendezvous::Agent(path) | Rendezvous::System(path) =
             &mut start.config.rendezvous
         {
@@ -288,8 +323,15 @@ impl Starts {
         Ok(Starts { start, stdin, own_stdin, interactions, ptys })
     }
 
+    /// Returns what the ranks of other jobs know of the job, if it starts MPI by PMIx.
+    fn relative(&self) -> Option<Relative> {
+        let JobSpec { nspace, mpi, mpi_nodes, .. } = &self.start.spec;
+        let nodes = mpi_nodes.clone().filter(|_| *mpi == Mpi::Pmix)?;
+        Some(Relative { nspace: nspace.clone(), nodes })
+    }
+
     /// Returns what the agent of a node with these ranks is to start.
-    fn of_node(&self, ranks: &BTreeSet<Rank>) -> Start {
+    fn of_node(&self, ranks: &BTreeSet<Rank>) -> NodeStart {
         let mut start = self.start.clone();
         let spec = &mut start.spec;
         (spec.stdin, spec.ptys) = (part(&self.stdin, ranks), part(&self.ptys, ranks));

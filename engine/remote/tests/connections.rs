@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,14 +13,16 @@ use iof_engine::{
     App, Config, Ending, Engine, Grant, JobSpec, KillOnBadExit, LaunchError, Mpi, ProcessGroup, Pty,
     Rendezvous, Stdin, WindowSize,
 };
-use iof_proto::{Channels, Info, MpiNodes, Nspace, Proc, Rank, directive::key};
+use iof_nodes::{AgentEnd, AgentEvent, ExchangeAnswer, Frame, FrameDecoder, ToAgent, ToFrontEnd};
+use iof_proto::{Channels, Exchange, Info, MpiNodes, Nspace, Proc, Rank, Status, directive::key};
 use iof_remote::{
-    AgentError, AgentExit, Carriers, Launch, Node, NodeConnection, RemoteJob, RemoteStartError, agent,
+    AgentError, AgentExit, Carriers, Launch, Node, NodeConnection, Relatives, RemoteJob, RemoteStartError,
+    agent,
 };
 use iof_tool::{Delivery, Pull, Push, Tool};
 use serde_json::Value;
 
-/// How an agent has ended.
+/// The results of agents, as they end.
 type Exits = mpsc::Receiver<Result<AgentExit, AgentError>>;
 
 /// Two nodes with two ranks each, and their agents.
@@ -245,20 +247,19 @@ fn check_field(field: &str) {
             (spec.mpi, spec.pmix_tools) = (Mpi::Pmix, Some("iof".into()));
             return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
         }
-        "parent" | "pmi_values" => {
-            let parent = Proc { nspace: Nspace::new("parent").unwrap(), rank: Rank(0) };
-            spec.parent = (field == "parent").then_some(parent);
+        "pmi_values" => {
             spec.pmi_values = [("key".into(), "value".into())].into();
             return assert!(matches!(run(&spec, true), Err(RemoteStartError::Mpi)));
         }
         "local" | "elsewhere" | "mpi_nodes" => {
             (spec.local, spec.elsewhere) = (Some([Rank(1)].into()), true);
-            spec.mpi_nodes = Some(MpiNodes { name: "x".into(), nodes: Vec::new() });
+            spec.mpi_nodes = Some(MpiNodes { name: "x".into(), nodes: Vec::new(), relatives: Vec::new() });
             return assert_eq!(run(&spec, true).unwrap(), default, "the nodes determine {field}");
         }
-        // `nodes_options` of the command compares the last two, `on_nodes` of the engine the first one.
-        // Readers wait for the ends of lines by the second one, which `lines` of the command tests.
-        "own_stdin" | "interactions" | "binding" | "hide_launcher" => return,
+        // `nodes_options` of the command compares the last three, `on_nodes` of the engine the second one.
+        // Readers wait for the ends of lines by the third one, which `lines` of the command tests. `mpi` of
+        // the command tests the first one.
+        "parent" | "own_stdin" | "interactions" | "binding" | "torch_master" | "hide_launcher" => return,
         field => panic!("{field} is not checked"),
     }
     let here = run(&spec, false).unwrap();
@@ -293,4 +294,105 @@ fn two_jobs_run_on_the_same_nodes_and_one_of_a_taken_name_is_refused() {
     let output = read(&mut tool);
     assert_eq!((output[&0].0.as_slice(), output[&1].0.as_slice()), (&b"first\n"[..], &b"\n"[..]));
     assert_eq!(first.wait().code(), 1);
+}
+
+/// An agent that the test plays, with its end of the connection. It claims that its only rank runs.
+struct Played {
+    socket: UnixStream,
+    decoder: FrameDecoder,
+    end: AgentEnd,
+}
+
+impl Played {
+    fn start(mut socket: UnixStream) -> Played {
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.write_all(&Frame::HELLO.header().unwrap()).unwrap();
+        let mut agent = Played { socket, decoder: FrameDecoder::of_front_end(), end: AgentEnd::default() };
+        agent.send(&ToFrontEnd::Ready);
+        agent.send(&ToFrontEnd::Started { pids: vec![1] });
+        agent
+    }
+
+    fn send(&mut self, message: &ToFrontEnd) {
+        self.socket.write_all(&message.frame().unwrap()).unwrap();
+    }
+
+    /// Requests what rank 0 of a job has put, for its own rank.
+    fn request(&mut self, owner: &str) {
+        let exchange = Exchange::Modex(Proc::new(Nspace::new(owner).unwrap(), Rank(0)));
+        self.send(&ToFrontEnd::Exchange { call: 1, rank: Rank(0), exchange });
+    }
+
+    /// Answers the next request for what its rank has put.
+    fn answer(&mut self) {
+        let request = |message| if let ToAgent::Modex { call, .. } = message { Some(call) } else { None };
+        let call = self.next(request);
+        self.send(&ToFrontEnd::Modex { call, values: Ok(Vec::new()) });
+    }
+
+    /// Waits for the answer to its request.
+    fn answered(&mut self) -> Result<usize, Status> {
+        let answer = self.next(|message| match message {
+            ToAgent::Exchanged { answer: ExchangeAnswer::Fenced(values), .. } => Some(values),
+            _ => None,
+        });
+        answer.map(|values| values.len()).map_err(|failure| failure.status)
+    }
+
+    /// Waits for a message.
+    fn next<T>(&mut self, find: impl Fn(ToAgent) -> Option<T>) -> T {
+        loop {
+            while let Some(frame) = self.decoder.decode().unwrap() {
+                if let AgentEvent::Message(message) = self.end.receive(&frame).unwrap()
+                    && let Some(found) = find(message)
+                {
+                    return found;
+                }
+            }
+            assert_ne!(self.decoder.read_from(&mut self.socket).unwrap(), 0);
+        }
+    }
+}
+
+#[test]
+fn an_agent_gets_what_ranks_have_put_of_its_own_job_and_of_relatives_only() {
+    let engine = Arc::new(Engine::start(Config::new(Rendezvous::None)).unwrap());
+    let (started, agents) = mpsc::channel();
+    let carriers = Carriers::connections(move |_| {
+        let (ours, theirs) = UnixStream::pair()?;
+        started.send(Played::start(theirs)).unwrap();
+        NodeConnection::of_socket(ours)
+    });
+    let family = Relatives::default();
+    let start = |name: &str, relatives: &Relatives| {
+        let mut spec = JobSpec::new(Nspace::new(name).unwrap(), vec![App::new("true", [""; 0])]);
+        spec.mpi = Mpi::Pmix;
+        let mut launch = Launch::new(&spec, &carriers);
+        (launch.config.rendezvous, launch.relatives) = (Rendezvous::None, relatives.clone());
+        let node = Node { host: "a".into(), ranks: [Rank(0)].into() };
+        launch.start(&engine, &[node], &mut |_| false, |_, _| {})
+    };
+    let with_agent = |job: Result<RemoteJob, _>| (job.unwrap(), agents.recv().unwrap());
+    let (_parent, mut parent) = with_agent(start("parent", &family));
+    let (_stranger, mut stranger) = with_agent(start("stranger", &Relatives::default()));
+    let (_child, mut child) = with_agent(start("child", &family));
+    // A job that is refused because of its name changes nothing for the one that has it.
+    assert!(start("parent", &family).unwrap_err().to_string().contains("parent"));
+    let refused = Err(Status::ERR_NO_PERMISSIONS);
+    for owner in ["parent", "child", "unknown"] {
+        stranger.request(owner);
+        assert_eq!(stranger.answered(), refused, "{owner}");
+    }
+    child.request("stranger");
+    assert_eq!(child.answered(), refused);
+    // The first request that its agent gets is its own one.
+    stranger.request("stranger");
+    stranger.answer();
+    assert_eq!(stranger.answered(), Ok(0));
+    child.request("parent");
+    parent.answer();
+    assert_eq!(child.answered(), Ok(0));
+    parent.request("child");
+    child.answer();
+    assert_eq!(parent.answered(), Ok(0));
 }

@@ -32,7 +32,7 @@ use crate::mpi::pmix::PmixHost;
 use crate::mpi::pmix_tools::{self, PmixTools};
 use crate::mpi::topology::Topology;
 use crate::tables::Tables;
-use crate::tables::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_name};
+use crate::tables::files::{EngineFiles, FILES_PER_RANK, TRANSIENT_FDS, file_limit, node_name};
 use crate::tables::handles::Handles;
 use crate::tables::reports::{Report, Reports};
 
@@ -162,7 +162,7 @@ impl Engine {
         let places = places(file_limit());
         let settings = settings(&config, &*host, places, node);
         let caches = Arc::new(CacheBudget::new(config.cache_total));
-        let node_files = NodeFiles { syslog: config.log.syslog.clone(), caches: Arc::clone(&caches) };
+        let node_files = EngineFiles { syslog: config.log.syslog.clone(), caches: Arc::clone(&caches) };
         let memory = Arc::new(SharedMemory::new(Box::new(node_files), backlog_holder));
         let state = Core::new(FIRST_PEER, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
         let budget = Budget::new(file_limit(), places);

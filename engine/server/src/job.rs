@@ -2,15 +2,16 @@
 
 use std::process::ExitStatus;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, UsedResources, WindowSize};
+use iof_capture::{Capture, Command, Event, PtyMaster, Signal, SourceId, Streams, WindowSize};
 use iof_core::{Exit, JobId, JobState, JobStatus, RankState};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_shm_ring::{ReaderId, ReaderPage};
 
 use crate::tables::Tables;
+use crate::tables::handles::JobEnd;
 
 pub(crate) mod binding;
 pub(crate) mod endings;
@@ -22,8 +23,8 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 /// A handle of a job. Dropping it does not affect the job, which the engine keeps until the job is
 /// [removed](crate::Engine::remove) or the engine ends.
 ///
-/// After the job was removed, the handle returns its exit status, and its other methods have no
-/// effect. It does not refer to a later job of the same name.
+/// After the job was removed, the handle returns its exit status and its endings, and its other methods
+/// have no effect. It does not refer to a later job of the same name.
 #[derive(Clone)]
 pub struct Job {
     pub(crate) tables: Arc<Tables>,
@@ -31,7 +32,7 @@ pub struct Job {
     pub(crate) capture: Weak<Capture>,
     pub(crate) id: JobId,
     /// Set when the job is removed.
-    pub(crate) final_status: Arc<OnceLock<JobStatus>>,
+    pub(crate) end: Arc<OnceLock<JobEnd>>,
 }
 
 impl fmt::Debug for Job {
@@ -71,7 +72,7 @@ impl Job {
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         match self.tables.lock().job(&self.id) {
             Some(job) => job.has_exited().then(|| job.status()),
-            None => self.final_status.get().cloned(),
+            None => self.end.get().map(|(status, _)| status.clone()),
         }
     }
 
@@ -80,7 +81,7 @@ impl Job {
         self.tables.wait_for(|core| match core.job(&self.id) {
             Some(job) if !reached(job) && !core.is_stopping() => None,
             Some(job) => Some(job.status()),
-            None => Some(self.final_status.get().cloned().unwrap_or_default()),
+            None => Some(self.end.get().map(|(status, _)| status.clone()).unwrap_or_default()),
         })
     }
 
@@ -95,7 +96,7 @@ impl Job {
             Exit::Unfinalized => Ok(ExitStatus::default()),
             Exit::Unknown => Err(io::Error::other("the embedder reported an unknown status")),
         };
-        self.tables.reports.send(Event::Exited { process, status });
+        self.tables.reports.send(Event::Exited { process, status, used: None });
         true
     }
 
@@ -230,13 +231,6 @@ impl Job {
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
         let Some(process) = self.rank(rank, RankState::process).flatten() else { return Ok(None) };
         self.tables.lock().handles().pty(process)
-    }
-
-    /// Returns when the process of a local rank was started or adopted, and what it has used, once it has
-    /// ended. `None` for other ranks, and for ranks whose exits the embedder reports.
-    pub fn used(&self, rank: Rank) -> Option<(SystemTime, Option<UsedResources>)> {
-        let process = self.rank(rank, RankState::process)??;
-        self.tables.lock().handles().used(process)
     }
 
     /// Changes the window size of the ptys of all ranks. The foreground process group of each pty

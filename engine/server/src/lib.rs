@@ -61,7 +61,7 @@ pub use iof_log::{
     channel_name as log_channel_name,
 };
 pub use iof_proto::{
-    App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi, MpiNodes, Node, Rendezvous,
+    App, Binding, DEFAULT_KILL_WAIT, JobSpec, KillOnBadExit, Mpi, MpiNodes, Node, Rendezvous, TorchMaster,
 };
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;

@@ -24,7 +24,7 @@ pub(crate) struct Tables {
     changed: Condvar,
     /// Reports to the control thread.
     pub reports: Arc<Reports>,
-    /// What the core names by ids, used only while the tables are locked.
+    /// The memory that the core names by ids, used only while the tables are locked.
     pub memory: Arc<SharedMemory>,
     /// A weak reference, so that the capture thread ends with the engine.
     capture: Weak<Capture>,

@@ -9,10 +9,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use iof_engine::{EndCause, Ending, Exit, JobSpec, KillOnBadExit, NodeId, NodeLost, NodeReport};
-use iof_proto::limits::MAX_FENCE_BYTES;
-use iof_proto::{Exchange, Failure, FencePurpose, Mpi, MpiEvent, Rank, Status, ToTool};
+use iof_proto::limits::MAX_FENCE_BYTES_PER_JOB;
+use iof_proto::{
+    Exchange, Failure, FencePurpose, JobRanks, Mpi, MpiEvent, Nspace, Proc, Rank, Status, ToTool,
+};
 use iof_testing::TIMEOUT;
-use iof_testing::engine::changed;
+use iof_testing::engine::{changed, nspace};
 
 use crate::on_nodes::{A, B, Fixture, Request, job_spec, start};
 
@@ -31,11 +33,9 @@ impl Fixture {
 
     /// Lets the node of a rank enter a fence of these ranks; none for all.
     fn fence(&self, rank: u32, ranks: &[u32], data: &[u8]) -> Receiver<Answer> {
-        let ranks = ranks.iter().copied().map(Rank).collect();
-        self.request(
-            rank,
-            Exchange::Fence { mpi: Mpi::Pmi1, purpose: FencePurpose::Values, ranks, data: data.to_vec() },
-        )
+        let all = JobRanks { nspace: nspace(), ranks: ranks.iter().copied().map(Rank).collect() };
+        let members = if ranks.is_empty() { Vec::new() } else { vec![all] };
+        self.request(rank, fence(Mpi::Pmi1, members, data))
     }
 
     /// Waits until the requests so far are served.
@@ -64,6 +64,14 @@ impl Fixture {
         }
         None
     }
+}
+
+fn fence(mpi: Mpi, members: Vec<JobRanks>, data: &[u8]) -> Exchange {
+    Exchange::Fence { mpi, purpose: FencePurpose::Values, members, data: data.to_vec() }
+}
+
+fn modex(rank: Rank) -> Exchange {
+    Exchange::Modex(Proc::new(nspace(), rank))
 }
 
 fn get(answers: &Receiver<Answer>) -> Answer {
@@ -123,21 +131,18 @@ fn a_fence_fails_when_a_node_has_ended_that_takes_part() {
     for end in ends {
         let fixture = start(&with(KillOnBadExit::Never));
         let before = fixture.fence(0, &[], b"a");
-        let (modex, own) = (fixture.request(0, Exchange::Modex(Rank(3))), fixture.fence(1, &[1], b"1"));
+        let (waiting, own) = (fixture.request(0, modex(Rank(3))), fixture.fence(1, &[1], b"1"));
         assert_eq!(get(&own).as_deref(), Ok(&b"1"[..]));
         end(&fixture);
         let after = fixture.fence(0, &[], b"a");
-        for answers in [before, modex, after] {
+        for answers in [before, waiting, after] {
             let failure = get(&answers).unwrap_err();
             assert_eq!(
                 (failure.status, failure.reason.as_str()),
                 (Status::ERR_LOST_CONNECTION, "node b has ended")
             );
         }
-        assert_eq!(
-            get(&fixture.request(0, Exchange::Modex(Rank(2)))).unwrap_err().status,
-            Status::ERR_NOT_FOUND
-        );
+        assert_eq!(get(&fixture.request(0, modex(Rank(2)))).unwrap_err().status, Status::ERR_NOT_FOUND);
         assert_eq!(fixture.cause(), None);
     }
 }
@@ -156,14 +161,10 @@ fn a_node_that_breaks_the_rules_of_fences_ends_the_job() {
         // Nodes differ in the protocol.
         (2, |fixture| {
             drop(fixture.fence(0, &[], b""));
-            let data = Vec::new();
-            drop(fixture.request(
-                2,
-                Exchange::Fence { mpi: Mpi::Pmix, purpose: FencePurpose::Values, ranks: Vec::new(), data },
-            ));
+            drop(fixture.request(2, fence(Mpi::Pmix, Vec::new(), b"")));
         }),
-        // More than the engine may hold.
-        (0, |fixture| drop(fixture.fence(0, &[], &vec![0; MAX_FENCE_BYTES]))),
+        // More than a job may hold.
+        (0, |fixture| drop(fixture.fence(0, &[], &vec![0; MAX_FENCE_BYTES_PER_JOB]))),
     ];
     for (rank, broken) in breaks {
         let fixture = start(&with(KillOnBadExit::Never));
@@ -178,9 +179,126 @@ fn a_node_that_breaks_the_rules_of_fences_ends_the_job() {
 }
 
 #[test]
+fn a_fence_of_two_jobs_waits_for_the_nodes_of_both_and_fails_with_either() {
+    let other = Nspace::new("other").unwrap();
+    for ends in [None, Some(true), Some(false)] {
+        let first = start(&with(KillOnBadExit::Never));
+        let second = first.another(&changed(with(KillOnBadExit::Never), |spec| spec.nspace = other.clone()));
+        let members = |ranks: &[u32]| {
+            let of =
+                |nspace, ranks: &[u32]| JobRanks { nspace, ranks: ranks.iter().copied().map(Rank).collect() };
+            vec![of(nspace(), &[]), of(other.clone(), ranks)]
+        };
+        let enter = |fixture: &Fixture, rank, data: &[u8]| {
+            fixture.request(rank, fence(Mpi::Pmix, members(&[2, 3]), data))
+        };
+        let entered = [enter(&first, 0, b"a "), enter(&second, 2, b"d")];
+        first.settle();
+        assert!(entered.iter().all(is_waiting));
+        match ends {
+            None => {
+                let last = enter(&first, 3, b"b ");
+                let all = entered.iter().chain([&last]).map(get);
+                all.for_each(|values| assert_eq!(values.as_deref(), Ok(&b"a b d"[..])));
+            }
+            Some(is_first) => {
+                let ended = if is_first { &first } else { &second };
+                (0..4).for_each(|rank| ended.exit(rank, 0, false));
+                for node in [A, B] {
+                    ended.job.report_node(node, NodeReport::Over { cut_off: Vec::new() });
+                }
+                ended.engine.end_job(ended.job.nspace(), None);
+                if is_first {
+                    let failed = entered.map(|answers| get(&answers).unwrap_err().status);
+                    assert_eq!(failed, [Status::ERR_LOST_CONNECTION; 2]);
+                } else {
+                    // Its node has entered before.
+                    let values =
+                        [enter(&first, 3, b"b ")].iter().chain(&entered).map(get).collect::<Vec<_>>();
+                    assert!(values.iter().all(Result::is_ok), "{values:?}");
+                }
+            }
+        }
+        let gone = [JobRanks { nspace: Nspace::new("gone").unwrap(), ranks: Vec::new() }];
+        let gone = fence(Mpi::Pmix, [members(&[2]), gone.into()].concat(), b"");
+        if ends != Some(true) {
+            let refused = get(&first.request(0, gone)).unwrap_err();
+            assert_eq!(
+                (refused.status, refused.reason.as_str()),
+                (Status::ERR_NOT_FOUND, "job gone has ended")
+            );
+        }
+        assert_eq!([first.cause(), second.cause()], [None, None]);
+    }
+}
+
+#[test]
+fn the_group_of_a_job_that_has_ended_is_refused_as_other_groups_are() {
+    let fixture = start(&job_spec());
+    let members = vec![JobRanks { nspace: Nspace::new("gone").unwrap(), ranks: Vec::new() }];
+    let group = Exchange::Group { name: "group".into(), members, constructs: true, with_context: true };
+    let (sender, answers) = channel();
+    fixture.job.exchange(Rank(0), group, Box::new(move |answer| sender.send(answer).unwrap()));
+    let ToTool::Answer { result, .. } = answers.recv_timeout(TIMEOUT).unwrap() else {
+        panic!("not a group's")
+    };
+    assert_eq!(result.map_err(|failure| failure.reason), Err("job gone has ended".to_owned()));
+}
+
+#[test]
+fn a_node_that_enters_a_fence_of_another_job_ends_its_own_job_only() {
+    let first = start(&with(KillOnBadExit::Never));
+    let other = changed(with(KillOnBadExit::Never), |spec| spec.nspace = Nspace::new("other").unwrap());
+    let second = first.another(&other);
+    let members = vec![JobRanks { nspace: nspace(), ranks: Vec::new() }];
+    drop(second.request(0, fence(Mpi::Pmix, members, b"")));
+    let (_, request) = second.next();
+    assert!(matches!(request, Request::Signal(_)), "{request:?}");
+    assert_eq!(second.cause(), Some(EndCause::Exchange(Rank(0))));
+    // It has not opened the fence, by another protocol.
+    let values = [first.fence(0, &[], b"a"), first.fence(2, &[], b"b")].map(|answers| get(&answers));
+    assert_eq!(values, [(); 2].map(|()| Ok(Arc::from(&b"ab"[..]))));
+}
+
+#[test]
+fn a_job_whose_fences_hold_all_that_they_may_leaves_those_of_another_unharmed_and_ends_alone() {
+    let hostile = start(&with(KillOnBadExit::Never));
+    let other = changed(with(KillOnBadExit::Never), |spec| spec.nspace = Nspace::new("other").unwrap());
+    let other = hostile.another(&other);
+    let held = hostile.fence(0, &[], &vec![0; MAX_FENCE_BYTES_PER_JOB - 4096]);
+    hostile.settle();
+    let values = vec![1; MAX_FENCE_BYTES_PER_JOB / 4];
+    let exchange = || {
+        let request = |rank| other.request(rank, fence(Mpi::Pmi1, Vec::new(), &values));
+        [request(0), request(3)].map(|answers| get(&answers).map(|all| all.len()))
+    };
+    assert_eq!(exchange(), [(); 2].map(|()| Ok(2 * values.len())));
+    assert!(is_waiting(&held));
+    drop(hostile.fence(0, &[1, 2], &[0; 4096]));
+    let (_, request) = hostile.next();
+    assert!(matches!(request, Request::Signal(_)), "{request:?}");
+    assert_eq!(hostile.cause(), Some(EndCause::Exchange(Rank(0))));
+    assert_eq!((exchange(), other.cause()), ([(); 2].map(|()| Ok(2 * values.len())), None));
+}
+
+#[test]
+fn each_of_two_jobs_in_a_fence_has_half_of_the_values_that_a_node_receives() {
+    let other = Nspace::new("other").unwrap();
+    let all = |nspace| JobRanks { nspace, ranks: Vec::new() };
+    let members = vec![all(nspace()), all(other.clone())];
+    for (size, ends) in [(MAX_FENCE_BYTES_PER_JOB / 2 - 4096, false), (MAX_FENCE_BYTES_PER_JOB / 2, true)] {
+        let first = start(&with(KillOnBadExit::Never));
+        let _second = first.another(&changed(with(KillOnBadExit::Never), |spec| spec.nspace = other.clone()));
+        drop(first.request(0, fence(Mpi::Pmix, members.clone(), &vec![0; size])));
+        first.settle();
+        assert_eq!(first.cause().is_some(), ends);
+    }
+}
+
+#[test]
 fn the_values_of_a_rank_are_requested_of_its_node() {
     let fixture = start(&job_spec());
-    let answers = [0, 1].map(|rank| fixture.request(rank, Exchange::Modex(Rank(3))));
+    let answers = [0, 1].map(|rank| fixture.request(rank, modex(Rank(3))));
     let values = [Ok(vec![1, 2]), Err(Status::ERR_NOT_FOUND)];
     for value in values.clone() {
         let (B, Request::Modex(call, Rank(3))) = fixture.next() else { panic!("another request") };
@@ -190,7 +308,7 @@ fn the_values_of_a_rank_are_requested_of_its_node() {
     }
     let [first, second] = answers.map(|answers| get(&answers).map_err(|failure| failure.status));
     assert_eq!((first.as_deref(), second), (Ok(&[1, 2][..]), Err(Status::ERR_NOT_FOUND)));
-    let unknown = get(&fixture.request(0, Exchange::Modex(Rank(4)))).unwrap_err();
+    let unknown = get(&fixture.request(0, modex(Rank(4)))).unwrap_err();
     assert_eq!(unknown.status, Status::ERR_NOT_FOUND);
 }
 

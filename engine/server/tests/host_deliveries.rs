@@ -47,7 +47,7 @@ fn attach(engine: &Engine, grant: Grant, procs: Vec<Proc>) -> Tool {
     tool
 }
 
-/// What a tool has received of one source.
+/// The bytes that a tool has received of one source.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Received {
     bytes: Vec<u8>,

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use iof_engine::{
     Config, DeliveredBytes, DeliveredEnd, Edges, EndCause, Ending, Engine, Exit, Grant, Job, JobSpec,
@@ -22,7 +22,7 @@ use iof_proto::{
 use iof_testing::engine::stdins::{Pushing, all_ranks, final_push, procs, push_to, push_with, pushing};
 use iof_testing::engine::{changed, nspace, session, shell, spec, wait};
 use iof_testing::{TIMEOUT, wait_for};
-use iof_tool::{Delivery, DirectItem, Pull, Tool};
+use iof_tool::{BatchReader, Delivery, DirectItem, PollReady, Pull, Tool};
 
 pub const A: NodeId = NodeId(0);
 pub const B: NodeId = NodeId(1);
@@ -61,7 +61,7 @@ impl Edges for Recorder {
 }
 
 pub struct Fixture {
-    pub engine: Engine,
+    pub engine: Arc<Engine>,
     pub job: Job,
     pub requests: Receiver<(NodeId, Request)>,
     /// The stdin of the rank whose bytes are delivered.
@@ -82,7 +82,8 @@ fn begin(spec: &JobSpec) -> Fixture {
     begin_in(Engine::start(Config::new(Rendezvous::None)).unwrap(), spec, false)
 }
 
-fn begin_in(engine: Engine, spec: &JobSpec, is_direct: bool) -> Fixture {
+fn begin_in(engine: impl Into<Arc<Engine>>, spec: &JobSpec, is_direct: bool) -> Fixture {
+    let engine = engine.into();
     let (sender, requests) = channel();
     let recorder = Arc::new(Recorder(Mutex::new(sender)));
     let job = engine.begin_on_nodes(spec, &nodes(), recorder, is_direct).unwrap();
@@ -101,9 +102,14 @@ pub fn start(spec: &JobSpec) -> Fixture {
 
 impl Fixture {
     fn started(self) -> Fixture {
-        self.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
-        self.job.report_node(B, NodeReport::Started { pids: vec![12, 13] });
+        self.job.report_node(A, NodeReport::Started { pids: vec![10, 11], began: SystemTime::UNIX_EPOCH });
+        self.job.report_node(B, NodeReport::Started { pids: vec![12, 13], began: SystemTime::UNIX_EPOCH });
         self
+    }
+
+    /// Starts another job of the same engine.
+    pub fn another(&self, spec: &JobSpec) -> Fixture {
+        begin_in(Arc::clone(&self.engine), spec, false).started()
     }
 
     pub fn next(&self) -> (NodeId, Request) {
@@ -113,7 +119,7 @@ impl Fixture {
     pub fn exit(&self, rank: u32, raw: i32, requested: bool) {
         let exit = Exit::Status(ExitStatus::from_raw(raw));
         let node = if rank < 2 { A } else { B };
-        self.job.report_node(node, NodeReport::Exited { rank: Rank(rank), exit, requested });
+        self.job.report_node(node, NodeReport::Exited { rank: Rank(rank), exit, requested, used: None });
     }
 
     /// Reports that nodes are over, and ends the remote part of the job.
@@ -439,7 +445,7 @@ fn tools_from_outside_cannot_push_to_the_embedders_own_stdin_on_nodes() {
 #[test]
 fn the_name_of_a_job_is_free_again_if_its_ranks_are_not_all_started() {
     let fixture = begin(&job_spec());
-    fixture.job.report_node(A, NodeReport::Started { pids: vec![10, 11] });
+    fixture.job.report_node(A, NodeReport::Started { pids: vec![10, 11], began: SystemTime::UNIX_EPOCH });
     let again = |fixture: &Fixture| {
         let (sender, _requests) = channel();
         fixture.engine.begin_on_nodes(&job_spec(), &nodes(), Arc::new(Recorder(Mutex::new(sender))), false)
@@ -527,7 +533,7 @@ fn a_stream_of_a_node_is_pulled_while_tools_read_it_and_begins_with_what_the_nod
 fn a_pull_of_a_job_that_was_not_started_reports_no_lost_node() {
     let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     let fixture = begin_in(engine, &job_spec(), true);
-    fixture.job.report_node(B, NodeReport::Started { pids: vec![12, 13] });
+    fixture.job.report_node(B, NodeReport::Started { pids: vec![12, 13], began: SystemTime::UNIX_EPOCH });
     let mut tool = fixture.puller();
     // The node does not answer.
     fixture.pull(1);
@@ -558,6 +564,71 @@ fn a_pull_without_backlog_has_no_gap_before_its_first_byte() {
         delivery => panic!("{delivery:?}"),
     }
     assert_eq!(read(&mut tool), (String::new(), 0, Some(4)));
+    fixture.end(&[A, B]);
+}
+
+#[test]
+fn pulls_without_backlog_begin_where_the_node_and_the_engine_have_attached_them() {
+    for from in [Position::Newest, Position::Lines(0)] {
+        let fixture = start_direct();
+        let newest = || {
+            let mut tool = fixture.tool();
+            let source = vec![Proc::new(nspace(), Rank(2))];
+            tool.pull(&Pull::new(source, Channels::STDOUT).from(from)).unwrap();
+            tool
+        };
+        let mut first = newest();
+        fixture.pull(1);
+        fixture.deliver(1, 3, "old ", None).recv_timeout(TIMEOUT).unwrap();
+        let mut second = newest();
+        // The node marks the end of what it had cached. The tools read nothing meanwhile.
+        for (offset, bytes) in [(7, "old "), (11, ""), (11, "new ")] {
+            fixture.deliver(1, offset, bytes, None).recv_timeout(TIMEOUT).unwrap();
+        }
+        let mut third = newest();
+        fixture.deliver(1, 15, "newer", Some(DeliveredEnd::Broken(4))).recv_timeout(TIMEOUT).unwrap();
+        for (tool, text) in [(&mut first, "new newer"), (&mut second, "new newer"), (&mut third, "newer")] {
+            assert_eq!(read(tool), (text.to_owned(), 0, Some(4)));
+        }
+        drop((first, second, third));
+        assert_eq!(fixture.next(), (B, Request::EndPulls(vec![1])));
+        // A node that is lost before sends no mark.
+        let mut late = newest();
+        fixture.pull(2);
+        fixture.deliver(2, 20, "old", None).recv_timeout(TIMEOUT).unwrap();
+        fixture.deliver(2, 23, "", Some(DeliveredEnd::Broken(2))).recv_timeout(TIMEOUT).unwrap();
+        assert_eq!(read(&mut late), (String::new(), 0, Some(2)));
+        fixture.end(&[A, B]);
+    }
+}
+
+#[test]
+fn a_pull_waits_only_for_the_nodes_of_its_own_streams() {
+    let fixture = start_direct();
+    let pull = |rank, from| {
+        let mut tool = fixture.tool();
+        let source = vec![Proc::new(nspace(), Rank(rank))];
+        tool.pull(&Pull::new(source, Channels::STDOUT).from(from)).unwrap();
+        tool
+    };
+    // Node a sends nothing.
+    let silent = pull(0, Position::Oldest);
+    assert!(matches!(fixture.next(), (A, Request::Pull(_))));
+    let mut newest = pull(2, Position::Newest);
+    fixture.pull(2);
+    fixture.deliver(2, 3, "old ", None).recv_timeout(TIMEOUT).unwrap();
+    fixture.deliver(2, 7, "", None).recv_timeout(TIMEOUT).unwrap();
+    newest.wait_for_cached().unwrap();
+    let mut oldest = pull(2, Position::Oldest);
+    oldest.wait_for_cached().unwrap();
+    fixture.deliver(2, 7, "new", Some(DeliveredEnd::Broken(4))).recv_timeout(TIMEOUT).unwrap();
+    for (mut tool, text, lost) in [(newest, "new", 0), (oldest, "old new", 3)] {
+        assert_eq!(read(&mut tool), (text.to_owned(), lost, Some(4)));
+        // It ends with its stream, before the job.
+        let polled = BatchReader::new(tool).poll_ready(Some(Instant::now() + TIMEOUT), &mut Vec::new());
+        assert_eq!(polled.unwrap(), PollReady::Done);
+    }
+    drop(silent);
     fixture.end(&[A, B]);
 }
 

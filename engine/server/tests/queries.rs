@@ -324,12 +324,10 @@ fn answers_of_the_engine_and_its_host_are_combined() {
     let remote = Proc::new(Nspace::new("far").unwrap(), Rank(0));
     fixture.engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     let row = |proc: &Proc, pid| ProcInfo {
-        proc: proc.clone(),
         pid,
         host: "n2".into(),
         executable: "air".into(),
-        state: ProcState::Running,
-        exit_code: None,
+        ..ProcInfo::new(proc.clone(), ProcState::Running)
     };
     let local_proc = Proc::new(nspace(), Rank(0));
     let theirs = vec![row(&local_proc, 1), row(&remote, 22)];

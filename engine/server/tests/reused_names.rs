@@ -188,7 +188,7 @@ fn a_tool_from_outside_can_read_more_streams_than_it_has_slots() {
     read_more_streams_than_slots(&engine, &mut tool);
 }
 
-/// What a tool received of jobs `job`.
+/// The output that a tool received of jobs `job`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Account {
     jobs: u64,

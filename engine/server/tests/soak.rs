@@ -253,7 +253,7 @@ impl Drop for ToolProcess {
     }
 }
 
-/// What a tool has received of stdout.
+/// The part of stdout that a tool has received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Report {
     jobs: u64,

@@ -178,6 +178,23 @@ fn start_and_pull(engine: &Engine, tool: &mut Tool, spawn: &Spawn) -> Job {
 }
 
 #[test]
+fn no_name_that_the_engine_has_chosen_is_given_twice() {
+    let engine = engine();
+    let spawn = changed(Spawn::new(spec([shell("true")])), |spawn| spawn.rename = true);
+    let names: Vec<String> = (0..4)
+        .map(|_| {
+            let mut tool = tool(&engine);
+            let name = start_and_pull(&engine, &mut tool, &spawn).nspace().clone();
+            while !matches!(tool.recv().unwrap(), Some(Delivery::JobEnded { .. }) | None) {}
+            drop(tool);
+            wait_for("the engine forgets the job", || engine.job(&name).is_none().then_some(()));
+            name.to_string()
+        })
+        .collect();
+    assert_eq!(names, ["job", "job-2", "job-3", "job-4"]);
+}
+
+#[test]
 fn a_job_ends_with_the_tool_that_has_registered_for_it_unless_it_is_detached() {
     let engine = engine();
     let (mut first, mut second) = (tool(&engine), tool(&engine));

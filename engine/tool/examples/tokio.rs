@@ -29,10 +29,19 @@ async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut tool = Tool::find(&Search::nspace(nspace.clone()), "tokio")?;
     tool.pull(&Pull::new(vec![Proc::all(nspace)], Channels::STDOUT))?;
     let mut deliveries = AsyncTool::new(tool)?;
+    let mut is_whole = true;
     while let Some(delivery) = poll_fn(|task| Pin::new(&mut deliveries).poll_next(task)).await {
-        if let OwnedDelivery::Bytes { origin, bytes, .. } = delivery? {
-            println!("{}: {} bytes", origin.source, bytes.len());
+        match delivery? {
+            OwnedDelivery::Bytes { origin, bytes, .. } => {
+                println!("{}: {} bytes", origin.source, bytes.len())
+            }
+            // Output is missing.
+            OwnedDelivery::Gap { .. }
+            | OwnedDelivery::Broken { .. }
+            | OwnedDelivery::Gone { .. }
+            | OwnedDelivery::Missed { .. } => is_whole = false,
+            _ => {}
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -37,7 +37,7 @@ const LARGE_PRINTER_PERCENT: u64 = 75;
 /// The decision before each sleep of a tool: a timed sleep, or a wait for the doorbell.
 pub(crate) struct AdaptivePolling {
     governor: Governor,
-    /// How busy the thread of a printer is; `None` for other tools.
+    /// The utilization of the thread of a printer; `None` for other tools.
     utilization: Option<Utilization>,
     /// The present length of a timed sleep.
     interval: Duration,
@@ -45,7 +45,7 @@ pub(crate) struct AdaptivePolling {
     last: Option<Duration>,
     /// The bytes read since the last sleep.
     read: u64,
-    /// Whether one of these reads was large.
+    /// Set if one of these reads was large.
     large: bool,
 }
 
@@ -138,10 +138,10 @@ mod tests {
     /// The number of sleeps that the governor measures before it tries others.
     const SAMPLE_SLEEPS: u32 = 8;
 
-    /// What a sleep yields in a test.
+    /// The yield of a sleep in a test.
     struct Yield {
         bytes: u64,
-        /// How long the sleep lasted.
+        /// The time that the sleep lasted.
         time: Duration,
         percent: u64,
     }

@@ -75,21 +75,22 @@ impl AsyncTool {
         &mut self.tool
     }
 
-    /// Returns the tool. Nothing that was not returned is lost.
-    pub fn into_inner(self) -> Tool {
-        self.tool
-    }
-}
-
-impl Stream for AsyncTool {
-    type Item = Result<OwnedDelivery, LostError>;
-
-    fn poll_next(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let AsyncTool { tool, readiness, timer } = self.get_mut();
+    /// Polls for the next delivery as the stream does, but lends it to `take` instead of copying it. Returns the
+    /// result of `take`, which comes with the number of bytes that it has consumed. The others are delivered again in
+    /// their stream's next turn.
+    pub fn poll_lend<T>(
+        &mut self,
+        task: &mut Context<'_>,
+        mut take: impl FnMut(Delivery<'_>) -> (usize, T),
+    ) -> Poll<Option<Result<T, LostError>>> {
+        let AsyncTool { tool, readiness, timer } = self;
         loop {
-            let delivery = tool.try_recv().map(|delivery| delivery.map(Delivery::into_owned)).transpose();
-            if delivery.is_some() || tool.is_done() {
-                return Poll::Ready(delivery);
+            let taken = tool.try_recv().map(|delivery| delivery.map(&mut take)).transpose();
+            if let Some(Ok((consumed, _))) = taken {
+                tool.consume(consumed);
+            }
+            if taken.is_some() || tool.is_done() {
+                return Poll::Ready(taken.map(|taken| taken.map(|(_, result)| result)));
             }
             // Nothing was found, so only the doorbell or the tool's own wait can bring more.
             *timer = tool.timeout().map(|limit| Box::pin(sleep(limit)));
@@ -101,5 +102,18 @@ impl Stream for AsyncTool {
                 }
             }
         }
+    }
+
+    /// Returns the tool. Nothing that was not returned is lost.
+    pub fn into_inner(self) -> Tool {
+        self.tool
+    }
+}
+
+impl Stream for AsyncTool {
+    type Item = Result<OwnedDelivery, LostError>;
+
+    fn poll_next(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_lend(task, |delivery| (usize::MAX, delivery.into_owned()))
     }
 }

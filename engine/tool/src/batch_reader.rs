@@ -4,10 +4,10 @@
 //! all streams that may have bytes to read. The caller [peeks](BatchReader::peek) at each of them
 //! once. It may borrow the bytes of many streams together, and consumes or defers each separately.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use iof_proto::{Channels, Found, Missed};
+use iof_proto::{Channels, Found, Missed, Nspace, ProcInfo};
 use iof_shm_ring::{LastRead, Stepper};
 
 use crate::error::{LostError, RequestError};
@@ -70,13 +70,15 @@ pub(crate) fn peek(feeds: &mut Feeds, stream: FeedId) -> Peeked {
 pub struct BatchReader {
     tool: Tool,
     missed: VecDeque<Missed>,
+    ranks: VecDeque<Box<ProcInfo>>,
+    exit_codes: BTreeMap<Nspace, Option<i32>>,
 }
 
 impl BatchReader {
     /// Creates a reader of all registrations of `tool`. Callbacks of [`Tool::pull_with`] are not
     /// called; their streams are read like the others.
     pub fn new(tool: Tool) -> BatchReader {
-        BatchReader { tool, missed: VecDeque::new() }
+        BatchReader { tool, missed: VecDeque::new(), ranks: VecDeque::new(), exit_codes: BTreeMap::new() }
     }
 
     /// Returns the tool.
@@ -112,8 +114,8 @@ impl BatchReader {
     /// limit), and stores these streams in `streams`. A stream is listed again by every call until
     /// [`BatchReader::peek`] finds nothing in it or it is [deferred](BatchReader::defer).
     ///
-    /// The ends of jobs are not reported. [`BatchReader::take_missed`] returns reports of streams
-    /// that are not delivered.
+    /// [`BatchReader::exit_codes`] returns the ends of jobs, and [`BatchReader::take_missed`] reports of
+    /// streams that are not delivered.
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -181,8 +183,12 @@ impl BatchReader {
             for event in self.tool.session.events.drain(..) {
                 match event {
                     Event::Missed { missed, .. } => self.missed.push_back(missed),
+                    Event::Rank { info, .. } => self.ranks.push_back(info),
                     Event::Deregistered { handler } => drop(self.tool.session.registrations.remove(&handler)),
-                    Event::JobEnded { .. } | Event::Cached { .. } | Event::Reply { .. } => {}
+                    Event::JobEnded { nspace, end, .. } => {
+                        self.exit_codes.insert(nspace, end.exit_code);
+                    }
+                    Event::Cached { .. } | Event::Reply { .. } => {}
                 }
             }
             self.tool.session.registrations.retain(|_, registration| !registration.is_over());
@@ -200,6 +206,18 @@ impl BatchReader {
     /// one.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
+    }
+
+    /// Returns the next rank that has started or ended ([`Delivery::Rank`](crate::Delivery::Rank)), if
+    /// [`BatchReader::poll_ready`] has received one.
+    pub fn take_rank(&mut self) -> Option<Box<ProcInfo>> {
+        self.ranks.pop_front()
+    }
+
+    /// Returns the exit codes of the jobs that have ended, as
+    /// [`Delivery::JobEnded`](crate::Delivery::JobEnded) has them: the last one of each name.
+    pub fn exit_codes(&self) -> &BTreeMap<Nspace, Option<i32>> {
+        &self.exit_codes
     }
 
     /// Returns the next item of a stream without consuming bytes. A gap or an end is returned once.

@@ -146,7 +146,7 @@ pub use direct::{DirectBytes, DirectInput, DirectItem};
 pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
 pub use iof_proto::limits::HANDSHAKE_LIMIT;
 pub use iof_shm_ring::{Behind, Gap, Interaction, LastRead, Stepper};
-pub use lines::{LONGEST_LINE, Line, LineDivider, LineItem, Lines};
+pub use lines::{BorrowedLine, LONGEST_LINE, Line, LineDivider, LineItem, Lines};
 pub use local_rings::LocalRings;
 pub use own_proc::own_proc;
 pub use owned::{OwnedDelivery, OwnedOrigin};

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc};
+use memchr::memchr;
 
 use crate::error::LostError;
 use crate::owned::OwnedDelivery;
@@ -13,6 +14,8 @@ use crate::tool::Tool;
 
 /// The longest line that [`Lines`] returns in one piece, in bytes.
 pub const LONGEST_LINE: usize = 64 << 10;
+/// The largest number of bytes that [`Lines`] divides at once. Their lines are kept until they are returned.
+const MAX_DIVIDED: usize = 256 << 10;
 
 /// A line of a rank's output, or a part of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +28,7 @@ pub struct Line {
     pub offset: u64,
     /// The bytes, without the newline. They need not be UTF-8.
     pub bytes: Vec<u8>,
-    /// Whether a newline followed the bytes. If not, this is a part of a line longer than
+    /// Set if a newline followed the bytes. If not, this is a part of a line longer than
     /// [`LONGEST_LINE`], or the bytes before a gap or before the end of the stream.
     pub ends: bool,
     /// The number of bytes lost immediately before these bytes. After a loss at the end of a
@@ -36,13 +39,36 @@ pub struct Line {
     pub time: Option<u64>,
 }
 
+/// A line that [`LineDivider`] has found, in place if it lies in one delivery. The fields are those of
+/// [`Line`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "described at Line")]
+pub struct BorrowedLine<'a> {
+    pub origin: Origin<'a>,
+    pub offset: u64,
+    pub bytes: &'a [u8],
+    pub ends: bool,
+    pub lost: u64,
+    pub time: Option<u64>,
+}
+
+impl BorrowedLine<'_> {
+    /// Copies the line.
+    pub fn to_line(&self) -> Line {
+        let BorrowedLine { origin, offset, bytes, ends, lost, time } = *self;
+        let (source, channel) = (origin.source.clone(), origin.channel);
+        Line { source, channel, offset, bytes: bytes.to_vec(), ends, lost, time }
+    }
+}
+
 /// An item of [`Lines`].
 #[derive(Clone, Debug)]
 pub enum LineItem {
     /// A line of a rank, or a part of one.
     Line(Line),
-    /// A delivery that is neither bytes nor a gap: the end of a rank's stream with its counts, the end of a
-    /// job with its exit code, or streams that were missed. It follows the lines before it.
+    /// A delivery that is neither bytes nor a gap: the end of a rank's stream with its counts, the start or the
+    /// end of a rank ([`Pull::reports_ranks`](crate::Pull::reports_ranks)), the end of a job with its exit code, or
+    /// streams that were missed. It follows the lines before it.
     Other(OwnedDelivery),
 }
 
@@ -165,10 +191,13 @@ impl Lines {
                 None => self.tool.recv()?,
             };
             let Some(delivery) = delivery else { return Ok(None) };
-            self.divider.divide(&delivery, |line| self.ready.push_back(LineItem::Line(line)));
+            let divided = self.divider.divide(&delivery, MAX_DIVIDED, |line| {
+                self.ready.push_back(LineItem::Line(line.to_line()));
+            });
             if !matches!(delivery, Delivery::Bytes(_) | Delivery::Gap { .. }) {
                 self.ready.push_back(LineItem::Other(delivery.into_owned()));
             }
+            self.tool.consume(divided);
         }
         Ok(self.ready.pop_front())
     }
@@ -190,10 +219,16 @@ impl AsFd for Lines {
 }
 
 impl LineDivider {
-    /// Passes the lines that a delivery completes to `take`: those that end in its bytes, and what lacks its
-    /// newline before a gap and at the end of a stream.
-    pub fn divide(&mut self, delivery: &Delivery<'_>, mut take: impl FnMut(Line)) {
-        let Some(origin) = delivery.origin() else { return };
+    /// Passes the lines that a delivery completes to `take`: those that end in its first `limit` bytes, and
+    /// what lacks its newline before a gap and at the end of a stream. Returns the number of bytes that it has
+    /// divided; unless it is all of them, pass it to [`Tool::consume`].
+    pub fn divide(
+        &mut self,
+        delivery: &Delivery<'_>,
+        limit: usize,
+        mut take: impl FnMut(BorrowedLine<'_>),
+    ) -> usize {
+        let Some(origin) = delivery.origin() else { return 0 };
         let key = (origin.handler, origin.source.clone(), origin.channel, origin.logged);
         match delivery {
             Delivery::Bytes(bytes) => {
@@ -201,13 +236,18 @@ impl LineDivider {
                 bytes.times(&mut self.times);
                 let (mut times, mut time) = (self.times.iter().peekable(), None);
                 let (partial, mut offset) = (self.streams.entry(key).or_default(), bytes.offset());
-                for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+                let bytes = bytes.get(..limit).unwrap_or(bytes);
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    let end = memchr(b'\n', rest).map_or(rest.len(), |index| index.saturating_add(1));
+                    let (piece, after) = rest.split_at(end);
                     while let Some((_, next)) = times.next_if(|(from, _)| *from <= offset) {
                         time = Some(*next);
                     }
                     partial.add(piece, (offset, time), &origin, &mut take);
-                    offset = offset.saturating_add(piece.len() as u64);
+                    (rest, offset) = (after, offset.saturating_add(piece.len() as u64));
                 }
+                return bytes.len();
             }
             Delivery::Gap { gap, .. } => {
                 let partial = self.streams.entry(key).or_default();
@@ -221,6 +261,7 @@ impl LineDivider {
                 }
             }
         }
+        0
     }
 }
 
@@ -231,7 +272,7 @@ impl Partial {
         piece: &[u8],
         (offset, time): (u64, Option<u64>),
         origin: &Origin<'_>,
-        take: &mut impl FnMut(Line),
+        take: &mut impl FnMut(BorrowedLine<'_>),
     ) {
         let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
         let mut rest = text;
@@ -240,29 +281,40 @@ impl Partial {
         }
         while self.bytes.len().saturating_add(rest.len()) > LONGEST_LINE {
             let (part, after) = rest.split_at(LONGEST_LINE.saturating_sub(self.bytes.len()).min(rest.len()));
-            self.bytes.extend_from_slice(part);
-            self.take(origin, false, take);
+            self.pass(part, false, origin, take);
             let consumed = text.len().saturating_sub(after.len()) as u64;
             (rest, self.offset, self.time) = (after, offset.saturating_add(consumed), time);
         }
-        self.bytes.extend_from_slice(rest);
         if ends {
-            self.take(origin, true, take);
+            self.pass(rest, true, origin, take);
+        } else {
+            self.bytes.extend_from_slice(rest);
         }
     }
 
     /// Passes the bytes on, if there are any, or if bytes were lost after the last line.
-    fn finish(&mut self, origin: &Origin<'_>, take: &mut impl FnMut(Line)) {
+    fn finish(&mut self, origin: &Origin<'_>, take: &mut impl FnMut(BorrowedLine<'_>)) {
         if !self.bytes.is_empty() || self.lost > 0 {
-            self.take(origin, false, take);
+            self.pass(&[], false, origin, take);
         }
     }
 
-    /// Passes the bytes on as a line, or as a part of one if it does not end.
-    fn take(&mut self, origin: &Origin<'_>, ends: bool, take: &mut impl FnMut(Line)) {
-        let Partial { bytes, lost, time, offset } = std::mem::take(self);
-        let (source, channel) = (origin.source.clone(), origin.channel);
-        take(Line { source, channel, offset, bytes, ends, lost, time });
+    /// Passes the bytes and the `last` ones on as a line, or as a part of one if it does not end.
+    fn pass(
+        &mut self,
+        last: &[u8],
+        ends: bool,
+        origin: &Origin<'_>,
+        take: &mut impl FnMut(BorrowedLine<'_>),
+    ) {
+        let Partial { mut bytes, lost, time, offset } = std::mem::take(self);
+        let bytes = if bytes.is_empty() {
+            last
+        } else {
+            bytes.extend_from_slice(last);
+            &bytes
+        };
+        take(BorrowedLine { origin: *origin, offset, bytes, ends, lost, time });
     }
 }
 
@@ -278,10 +330,10 @@ mod tests {
         let origin = Origin { handler: 1, source: &source, channel: Channel::Stdout, logged: false };
         let (mut partial, mut ready) = (Partial::default(), Vec::new());
         let (mut offset, mut next) = (0, 0);
-        let mut take = |line: Line| {
+        let mut take = |line: BorrowedLine<'_>| {
             assert_eq!(line.offset, next);
             next += line.bytes.len() as u64 + u64::from(line.ends);
-            ready.push((line.bytes, line.ends));
+            ready.push((line.bytes.to_vec(), line.ends));
         };
         for piece in pieces.iter().flat_map(|bytes| bytes.split_inclusive(|byte| *byte == b'\n')) {
             partial.add(piece, (offset, None), &origin, &mut take);

@@ -1,6 +1,6 @@
 //! Deliveries that own their bytes, for tasks and queues that outlive the loan of a [`Delivery`].
 
-use iof_proto::{Channel, Missed, Nspace, Proc};
+use iof_proto::{Channel, Missed, Nspace, Proc, ProcInfo};
 use iof_shm_ring::Gap;
 
 use crate::session::delivery::{Delivery, Origin};
@@ -53,6 +53,11 @@ pub enum OwnedDelivery {
         origin: OwnedOrigin,
         counts: Counts,
     },
+    Rank {
+        handler: u32,
+        run: u64,
+        info: Box<ProcInfo>,
+    },
     JobEnded {
         handler: u32,
         nspace: Nspace,
@@ -94,6 +99,7 @@ impl Delivery<'_> {
                 OwnedDelivery::Broken { origin: origin.into(), counts, missing }
             }
             Delivery::Gone { origin, counts } => OwnedDelivery::Gone { origin: origin.into(), counts },
+            Delivery::Rank { handler, run, info } => OwnedDelivery::Rank { handler, run, info },
             Delivery::JobEnded { handler, nspace, run, exit_code, skipped } => {
                 OwnedDelivery::JobEnded { handler, nspace, run, exit_code, skipped }
             }

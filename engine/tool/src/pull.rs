@@ -20,7 +20,9 @@ pub struct Pull {
     pub until: Option<u64>,
     /// [`Delivery::Cached`](crate::Delivery::Cached) is delivered.
     pub reports_cached: bool,
-    /// Whether the registration outlives its jobs. If so, it also delivers later jobs of the same
+    /// [`Delivery::Rank`](crate::Delivery::Rank) is delivered.
+    pub reports_ranks: bool,
+    /// Set if the registration outlives its jobs. It then also delivers later jobs of the same
     /// names, until it is [deregistered](crate::Tool::deregister) or the engine ends. Otherwise it
     /// ends when the end of each job in `procs` was delivered. Later jobs of the same names are not
     /// part of it.
@@ -40,6 +42,7 @@ impl Pull {
             from: Position::Oldest,
             until: None,
             reports_cached: false,
+            reports_ranks: false,
             persistent: false,
             directives: Vec::new(),
         }
@@ -52,7 +55,7 @@ impl Pull {
     }
 
     pub(crate) fn message(&self, request: u32) -> FromTool {
-        let Pull { procs, channels, from, persistent, directives, .. } = self.clone();
-        FromTool::Pull { request, procs, channels, from, persistent, directives }
+        let Pull { procs, channels, from, reports_ranks, persistent, directives, .. } = self.clone();
+        FromTool::Pull { request, procs, channels, from, persistent, reports_ranks, directives }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Pushing {
     unreported: u64,
     /// No more bytes follow.
     over: bool,
-    /// Whether the engine was notified of that.
+    /// Set if the engine was notified of that.
     over_reported: bool,
     /// The result, once the engine has sent it.
     report: Option<PushReport>,

@@ -14,7 +14,7 @@ use iof_shm_ring::{Attached, Filler, Grouping, ReaderPage, Ringer, Start};
 use self::event::Event;
 use self::feed::{Feed, StreamInfo, reader};
 use self::feeds::{Feeds, Settled};
-use self::registration::{Closing, Registration};
+use self::registration::{Closing, RegistrationState};
 use self::reply::Reply;
 use self::request::{Request, Requests};
 use crate::direct::DirectSource;
@@ -34,28 +34,28 @@ pub(crate) mod request;
 pub(crate) const UNFIT: LostError =
     LostError::Unexpected { what: "an answer of another kind than its request" };
 
-/// What a tool keeps of its requests, registrations, streams and pushes.
+/// The state that a tool keeps of its requests, registrations, streams and pushes.
 pub(crate) struct Session {
     page: Arc<ReaderPage>,
     /// Wakes the engine when room is made. Only a gating tool has one.
     room: Option<Arc<Ringer>>,
-    pub registrations: BTreeMap<u32, Registration>,
+    pub registrations: BTreeMap<u32, RegistrationState>,
     pub feeds: Feeds,
     /// The streams without rings, with the registration that they belong to.
     pub direct: Option<DirectSource>,
     /// The pushes, by their numbers.
     pub pushes: BTreeMap<u32, Pushing>,
     pub requests: Requests,
-    /// What was received and not delivered yet.
+    /// The events that were received and not delivered yet.
     pub events: VecDeque<Event>,
-    /// Whether streams were announced since this was last set to `false`.
+    /// Set if streams were announced since this was last set to `false`.
     pub has_new_feeds: bool,
     /// The engine has disconnected.
     pub gone: bool,
     outgoing: Vec<FromTool>,
 }
 
-/// What was read since the last call of [`Session::settle`].
+/// The amount that was read since the last call of [`Session::settle`].
 pub(crate) struct ReadSince {
     pub bytes: u64,
     /// The largest part of a ring that a stream has had of them, in percent.
@@ -135,7 +135,7 @@ impl Session {
 
     /// Begins to end the registrations whose time has come.
     pub(crate) fn end_due(&mut self) {
-        let is_due = |registration: &mut Registration| {
+        let is_due = |registration: &mut RegistrationState| {
             registration.cached && registration.ends_at.take_if(|at| *at <= Instant::now()).is_some()
         };
         let due = self.registrations.iter_mut().filter_map(|(id, found)| is_due(found).then_some(*id));
@@ -177,11 +177,12 @@ impl Session {
     pub(crate) fn remove_if_over(&mut self, handler: u32) {
         let is_queued = |event: &Event| match event {
             Event::JobEnded { handler: other, .. }
+            | Event::Rank { handler: other, .. }
             | Event::Missed { handler: other, .. }
             | Event::Cached { handler: other } => *other == handler,
             Event::Deregistered { .. } | Event::Reply { .. } => false,
         };
-        if self.registrations.get(&handler).is_some_and(Registration::is_over)
+        if self.registrations.get(&handler).is_some_and(RegistrationState::is_over)
             && !self.events.iter().any(is_queued)
         {
             self.registrations.remove(&handler);
@@ -241,7 +242,6 @@ impl Session {
                 start,
                 dropped,
                 non_gating,
-                is_behind,
                 options,
             } => {
                 let ring = ring.ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
@@ -251,7 +251,7 @@ impl Session {
                     Some(old) => self.feeds.next_generation(old.into(), attached),
                     None => {
                         let stream = StreamInfo { source, channel, logged, run };
-                        self.new_feed(handler, stream, attached, (options, is_behind))?;
+                        self.new_feed(handler, stream, attached, options)?;
                     }
                 }
             }
@@ -264,6 +264,10 @@ impl Session {
                     self.feeds.activate_all(handler);
                 }
             }
+            ToTool::Ranks { handler, run, ranks } => {
+                let event = |info| Event::Rank { handler, run, info: Box::new(info) };
+                self.add_events(handler, ranks.into_iter().map(event));
+            }
             ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.ended(&nspace, run, exit_code, skipped);
@@ -271,9 +275,7 @@ impl Session {
                 self.note_job_ends(handler, &nspace);
             }
             ToTool::Missed { handler, missed } => {
-                if self.registrations.contains_key(&handler) {
-                    self.events.push_back(Event::Missed { handler, missed });
-                }
+                self.add_events(handler, [Event::Missed { handler, missed }]);
             }
             ToTool::Deregistered { request, result: _ } => self.deregistered(request)?,
             ToTool::Answer { request, result } => self.answered(request, Reply::Answered(result))?,
@@ -306,12 +308,19 @@ impl Session {
         Ok(())
     }
 
+    /// Queues events of a registration, unless it has ended.
+    fn add_events(&mut self, handler: u32, events: impl IntoIterator<Item = Event>) {
+        if self.registrations.contains_key(&handler) {
+            self.events.extend(events);
+        }
+    }
+
     fn new_feed(
         &mut self,
         handler: u32,
         stream: StreamInfo,
         first: Attached,
-        (options, is_behind): (EffectiveOptions, bool),
+        options: EffectiveOptions,
     ) -> Result<(), LostError> {
         let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
         if registration.closing == Closing::Asked {
@@ -331,7 +340,7 @@ impl Session {
         let mut feed = Feed::new(handler, stream, reader);
         feed.limit(registration.from, registration.until);
         if !registration.cached {
-            feed.await_cached(registration.from, is_behind);
+            feed.await_cached(registration.from);
         }
         if registration.closing != Closing::No {
             feed.flush();

@@ -5,7 +5,7 @@ use std::borrow::BorrowMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use iof_proto::{FromTool, Log, Missed, Nspace, Proc, PushReport, Query, Spawn, ToTool};
+use iof_proto::{FromTool, Log, Missed, Nspace, Proc, ProcInfo, PushReport, Query, Spawn, ToTool};
 
 use iof_shm_ring::{Attached, Grouping, OpenError, ReaderId, ReaderPage, Ring, Ringer, Start};
 
@@ -17,7 +17,7 @@ pub use crate::session::feed::StreamInfo;
 use crate::session::feed::{Counts, Feed, Peeked, reader};
 pub use crate::session::feeds::Feeds;
 use crate::session::feeds::{FeedId, Settled};
-use crate::session::registration::{JobEnd, Registration};
+use crate::session::registration::{JobEnd, RegistrationState};
 use crate::session::request::Request;
 use crate::{LostError, Pull, Push, Reply, RequestError};
 
@@ -25,11 +25,12 @@ use crate::{LostError, Pull, Push, Reply, RequestError};
 /// [`ProtocolSide::take_outgoing`] returns, and passes on those of the engine.
 pub struct ProtocolSide(Session);
 
-/// What a tool delivers besides what it reads.
+/// The events that a tool delivers besides the bytes that it reads.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "as in `Delivery`")]
 pub enum Delivered {
     JobEnded { handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>, skipped: u64 },
+    Rank { handler: u32, run: u64, info: Box<ProcInfo> },
     Missed { handler: u32, missed: Missed },
     Deregistered { handler: u32 },
     Reply { request: u32, reply: Reply },
@@ -61,7 +62,7 @@ impl ProtocolSide {
     /// See [`Tool::submit_pull`](crate::Tool::submit_pull). Returns the number of the request, and
     /// its message.
     pub fn pull(&mut self, pull: &Pull) -> (u32, FromTool) {
-        self.submit(Request::Pull(Registration::new(pull, None)), |request| pull.message(request))
+        self.submit(Request::Pull(RegistrationState::new(pull, None)), |request| pull.message(request))
     }
 
     /// See [`Tool::submit_query`](crate::Tool::submit_query).
@@ -148,6 +149,7 @@ impl ProtocolSide {
                 Delivered::JobEnded { handler, nspace, run, exit_code, skipped }
             }
             Event::Cached { .. } => return self.take_delivered(),
+            Event::Rank { handler, run, info } => Delivered::Rank { handler, run, info },
             Event::Missed { handler, missed } => Delivered::Missed { handler, missed },
             Event::Deregistered { handler } => {
                 self.0.registrations.remove(&handler);
@@ -202,19 +204,19 @@ pub struct ReadingSide<F = Feeds> {
 pub struct NewStream {
     /// The handler of the registration.
     pub handler: u32,
-    /// What the stream is.
+    /// The identity of the stream.
     pub stream: StreamInfo,
     /// The first ring.
     pub ring: Attached,
-    /// Where the registration starts.
+    /// The point at which the registration starts.
     pub start: Start,
     /// The bell to ring when there is room.
     pub room: Option<Arc<Ringer>>,
-    /// How the bytes are grouped.
+    /// The grouping of the bytes.
     pub grouping: Option<Grouping>,
 }
 
-/// What a tool sends to the engine after it has read.
+/// The requests that a tool sends to the engine after it has read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// The readers that request the next generation of their streams.

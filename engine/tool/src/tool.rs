@@ -22,7 +22,7 @@ use crate::link::Link;
 use crate::session::Session;
 use crate::session::event::Next;
 use crate::session::feeds::FeedId;
-use crate::session::registration::Registration;
+use crate::session::registration::RegistrationState;
 use crate::wakeup::{Sleeper, Wakeup};
 
 mod attach;
@@ -57,10 +57,12 @@ pub struct Tool {
     engine_pid: u32,
     /// The feeds that have not been read yet in the current round.
     turn: Vec<FeedId>,
-    /// What was found but not delivered yet.
+    /// The item that was found but not delivered yet.
     put_back: Option<Next>,
     /// The feed whose bytes were delivered and are not consumed yet.
     lent: Option<FeedId>,
+    /// See [`Tool::wait_for_job_ends`].
+    waits_for_ends: bool,
 }
 
 impl Tool {
@@ -86,7 +88,7 @@ impl Tool {
     /// registration, so that streams may be missing. [Persistent](crate::Pull::persistent)
     /// registrations do not count: they have no last stream.
     pub fn misses_streams(&self) -> bool {
-        self.session.gone && self.session.registrations.values().any(Registration::misses_streams)
+        self.session.gone && self.session.registrations.values().any(RegistrationState::misses_streams)
     }
 
     /// Returns whether nothing more will be delivered. This is the case when everything received
@@ -94,10 +96,17 @@ impl Tool {
     /// has. A registration ends when the end of every job that it names was delivered. A
     /// [persistent](crate::Pull::persistent) one ends only when it is deregistered.
     pub fn is_done(&self) -> bool {
-        let over = self.session.gone || self.session.registrations.values().all(Registration::is_over);
+        let over = self.session.gone || self.session.registrations.values().all(RegistrationState::is_over);
         let delivered =
             self.session.events.is_empty() && self.put_back.is_none() && self.session.requests.is_empty();
         over && delivered && self.session.feeds.is_empty()
+    }
+
+    /// Lets a [`BatchReader`](crate::BatchReader), and so a printer, report the end of all streams only
+    /// once the jobs have ended, so that their exit codes are known. Otherwise it does so after the last
+    /// stream: a job may close its output before it ends.
+    pub fn wait_for_job_ends(&mut self) {
+        self.waits_for_ends = true;
     }
 
     /// Returns the place of the tool's step, if the engine is in this process.

@@ -1,4 +1,4 @@
-//! How a tool sleeps without missing an event, on its own descriptor or on a foreign event loop.
+//! The sleep of a tool without missing an event, on its own descriptor or on a foreign event loop.
 //!
 //! A tool has two sources of events: the doorbell, which the engine rings only for a tool that is
 //! armed, and the socket. A tool that found nothing stays armed, so the next event makes its
@@ -21,7 +21,7 @@ pub(crate) struct Wakeup {
     bell: Arc<Bell>,
     /// The doorbell and the socket behind one descriptor, for event loops.
     epoll: Epoll,
-    /// Whether the engine rings at the next event.
+    /// Set if the engine rings at the next event.
     armed: bool,
 }
 

@@ -123,7 +123,6 @@ fn ring() -> Vec<u8> {
         start: 0,
         dropped: 0,
         non_gating: false,
-        is_behind: false,
         options: Default::default(),
     };
     encode(&ring).unwrap()

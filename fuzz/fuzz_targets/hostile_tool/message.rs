@@ -85,6 +85,7 @@ impl Message {
                 channels: Channels::from_bits_truncate(channels),
                 from: position(from),
                 persistent: request % 2 == 0,
+                reports_ranks: request % 3 == 0,
                 directives: directives.into_iter().map(Directive::wire).collect(),
             },
             Message::PullUnknown { request, procs } => FromTool::Pull {
@@ -98,6 +99,7 @@ impl Message {
                 channels: Channels::STDOUT,
                 from: Position::Oldest,
                 persistent: request % 2 == 0,
+                reports_ranks: request % 3 == 0,
                 directives: Vec::new(),
             },
             Message::Drained { slots } => {

@@ -1,5 +1,5 @@
-//! What all streams of one owner share: the sum of the sizes of their rings, the limit up to which
-//! they grow, and the rings that they have yet to allocate.
+//! The budget that all streams of one owner share: the sum of the sizes of their rings, the limit
+//! up to which they grow, and the rings that they have yet to allocate.
 
 use std::fs;
 use std::io;
@@ -87,19 +87,19 @@ impl CacheBudget {
 
 /// The part of a budget that one ring uses.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub(crate) struct MemoryCharge {
     budget: Arc<CacheBudget>,
     bytes: u64,
 }
 
-impl Charge {
-    pub(crate) fn new(budget: &Arc<CacheBudget>, bytes: u64) -> Charge {
+impl MemoryCharge {
+    pub(crate) fn new(budget: &Arc<CacheBudget>, bytes: u64) -> MemoryCharge {
         budget.used.fetch_add(bytes, Relaxed);
-        Charge { budget: Arc::clone(budget), bytes }
+        MemoryCharge { budget: Arc::clone(budget), bytes }
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Relaxed);
     }

@@ -1,4 +1,5 @@
-//! What a reader receives from the engine when it attaches: its ring, its id and its start.
+//! The parts that a reader receives from the engine when it attaches: its ring, its id and its
+//! start.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub struct Attached<R = Arc<Ring>> {
     /// Bytes of the stream that were dropped before `start`. A reader that starts at [`Start::Now`]
     /// does not count them as lost.
     pub dropped: u64,
-    /// Whether the reader is non-gating, under any policy, see
+    /// Set if the reader is non-gating, under any policy, see
     /// [`Stream::attach_non_gating`](crate::Stream::attach_non_gating).
     pub non_gating: bool,
 }

@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub generation: u64,
     /// Position of this generation's first byte.
     pub base: u64,
-    /// Whether the writer overwrites all bytes that no reader borrows (drop oldest). Otherwise it
+    /// Set if the writer overwrites all bytes that no reader borrows (drop oldest). Otherwise it
     /// overwrites only bytes that all gating readers have consumed.
     pub overwrite: bool,
     /// Size of the data area in bytes.

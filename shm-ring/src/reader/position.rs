@@ -81,13 +81,13 @@ impl Reader {
     }
 
     /// Returns the lines from the cursor on that are stored at this moment in this generation, from the
-    /// newest back.
-    pub fn cached_lines(&self) -> CachedLines<'_> {
-        CachedLines { reader: self, next: Next::End, chunk: Vec::new(), chunk_start: u64::MAX }
+    /// newest before the position `end` back.
+    pub fn cached_lines(&self, end: u64) -> CachedLines<'_> {
+        CachedLines { reader: self, next: Next::End(end), chunk: Vec::new(), chunk_start: u64::MAX }
     }
 }
 
-/// The offset behind the newest byte of a [`Reader`], and then those of its lines from the newest back:
+/// The offset behind the newest byte of a [`Reader`] before a position, and then those of its lines from the newest back:
 /// the offset of the first byte, and the time at which that was read, as far as it is known. The oldest
 /// line may be the end of a longer one, and its offset is where the reader begins.
 #[derive(Debug)]
@@ -102,7 +102,8 @@ pub struct CachedLines<'a> {
 /// The next item of [`CachedLines`].
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    End,
+    /// The offset behind the newest byte before this position.
+    End(u64),
     /// The line that ends at this position.
     LineBefore(u64),
     Nothing,
@@ -137,8 +138,8 @@ impl Iterator for CachedLines<'_> {
     fn next(&mut self) -> Option<(u64, Option<u64>)> {
         let reader = self.reader;
         let end = match self.next {
-            Next::End => {
-                let stored = reader.stored();
+            Next::End(end) => {
+                let stored = reader.stored().min(end);
                 if stored <= reader.cursor {
                     self.next = Next::Nothing;
                     return Some((reader.produced(), None));

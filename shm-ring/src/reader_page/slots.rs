@@ -8,8 +8,8 @@ use crate::reader_id::ReaderId;
 #[derive(Debug)]
 pub struct Slots {
     returned: Vec<ReaderId>,
-    /// Whether a reader uses the slot, for every slot that was ever used. Slots beyond its length
-    /// were never used, and their pages may have no memory yet.
+    /// For every slot that was ever used: `true` if a reader uses it. Slots beyond its length were
+    /// never used, and their pages may have no memory yet.
     taken: Vec<bool>,
     limit: usize,
 }

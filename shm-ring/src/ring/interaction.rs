@@ -1,5 +1,6 @@
-//! Whether somebody may answer the process that writes a stream, and the size of its last write.
-//! Readers that hold back the beginning of a line decide by both how long they wait for its end.
+//! Hints for readers that hold back the beginning of a line: whether somebody may answer the
+//! process that writes the stream, and the size of its last write. Both decide how long readers
+//! wait for the end of the line.
 
 use crate::ring::Ring;
 use crate::sync::Ordering::Relaxed;

@@ -25,7 +25,7 @@ use crate::sync::{Point, order_at};
 pub(super) struct LateMemory {
     /// From `Box::into_raw`, or null. Set once.
     allocated: AtomicPtr<Memory>,
-    /// What readers find until then: an empty ring.
+    /// The memory that readers find until then: an empty ring.
     before: Memory,
     #[cfg(any(loom, feature = "test-utils"))]
     on_heap: bool,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{Policy, Stream, StreamConfig};
 use crate::error::CreateError;
-use crate::memory::budget::{CacheBudget, Charge, OwedRing};
+use crate::memory::budget::{CacheBudget, MemoryCharge, OwedRing};
 use crate::ring::{Ring, Shape};
 use crate::stream::reconfigure::PendingConfig;
 use crate::sync::{Point, broken};
@@ -21,7 +21,7 @@ use crate::sync::{Point, broken};
 /// Largest claim of a small ring, in bytes. A read of a pipe returns no more by default.
 const SMALL_CLAIM: u64 = 64 * 1024;
 
-/// How a stream grows.
+/// The sizes and the budget of a stream that grows.
 #[derive(Clone, Debug)]
 pub struct Growth {
     /// Size of the first ring in bytes. Without effect if it is not below the configured capacity,
@@ -141,12 +141,12 @@ impl Stream {
 
     /// Counts a new ring against the budget.
     pub(super) fn charged(&self, ring: Ring) -> Ring {
-        let charge = self.budget.as_ref().map(|budget| Charge::new(budget, ring.capacity()));
+        let charge = self.budget.as_ref().map(|budget| MemoryCharge::new(budget, ring.capacity()));
         ring.with_charge(charge)
     }
 }
 
-/// How the rings of a growing stream are created.
+/// The functions that create the rings of a growing stream.
 struct Kind {
     /// Creates the first ring, without memory.
     late: fn(Shape<'_>) -> Result<Ring, CreateError>,

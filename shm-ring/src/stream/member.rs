@@ -16,13 +16,13 @@ pub(super) struct Member {
     /// The generation to which the slot's words refer.
     pub ring: Arc<Ring>,
     pub may_block: bool,
-    /// Whether it pins only what it borrows.
+    /// Set if it pins only what it borrows.
     pub non_gating: bool,
-    /// Whether the stream stays in its generation until this reader is detached.
+    /// Set if the stream stays in its generation until this reader is detached.
     pub holds: bool,
-    /// Whether it is still in an older generation, but pins the newest one from its first byte on.
+    /// Set if it is still in an older generation, but pins the newest one from its first byte on.
     pub due: bool,
-    /// Whether this batch set its ready bit.
+    /// Set if this batch set its ready bit.
     pub has_ready: Cell<bool>,
 }
 

@@ -14,11 +14,11 @@ use crate::sync::{Point, broken};
 #[derive(Clone, Copy)]
 pub(super) struct PendingConfig {
     pub config: StreamConfig,
-    /// Whether the stream had no readers at the time of the request.
+    /// Set if the stream had no readers at the time of the request.
     pub unread: bool,
-    /// Whether the stream only continues in a ring of the size with which it was created.
+    /// Set if the stream only continues in a ring of the size with which it was created.
     pub grows: bool,
-    /// Whether it grows and was refused. [`Stream::grow`] lets it try again.
+    /// Set if it grows and was refused. [`Stream::grow`] lets it try again.
     pub refused: bool,
 }
 

@@ -18,8 +18,8 @@ const MIN_GAIN: u64 = 2;
 /// doubles with each failure.
 const LONGEST_HOLD_OFF: u32 = 64 * 1024;
 
-/// What a turn has shown about the traffic. A turn is a read of everything available, with a wait
-/// before it or without one.
+/// The traffic that a turn has shown. A turn is a read of everything available, with a wait before
+/// it or without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// The turn found nothing or came after a pause, or the thread is mostly idle: a wait would

@@ -1,4 +1,4 @@
-//! How much of a processor a thread uses, and whether that is enough for waits to pay.
+//! The share of a processor that a thread uses, and whether it is enough for waits to pay.
 //!
 //! A thread that sleeps most of the time has nothing to gain from waiting: the processor time that
 //! it would save is small, and each line would arrive later.

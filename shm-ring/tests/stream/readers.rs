@@ -1,4 +1,4 @@
-//! How readers borrow, copy, group, sleep and are notified.
+//! Tests of readers that borrow, copy, group, sleep and are notified.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the child does in its parent's memory until it executes the program: system calls alone.
+//! The steps of the child in its parent's memory until it executes the program: system calls alone.
 
 use std::ffi::{CStr, CString};
 use std::io;

@@ -1,4 +1,4 @@
-//! What a child executes, and with which descriptors.
+//! The program that a child executes, and its descriptors.
 
 use std::os::fd::{OwnedFd, RawFd};
 

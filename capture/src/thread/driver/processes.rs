@@ -32,13 +32,17 @@ impl<B: Backend> Driver<B> {
     pub(super) fn check_exit(&mut self, index: usize) {
         let Some(process) = self.processes.get(index) else { return };
         match process.child.try_wait().transpose() {
-            Some(status) => {
+            Some(ended) => {
                 // The session of an ended leader loses its terminal, see exit(3p).
                 let terminal = process.terminal.and_then(|id| self.sources.table.find(id));
                 if let Some(source) = terminal.and_then(|index| self.sources.table.source_mut(index)) {
                     source.set_reopenable(false);
                 }
-                self.sources.report(Event::Exited { process: process.id, status });
+                let (status, used) = match ended {
+                    Ok((status, used)) => (Ok(status), Some(used)),
+                    Err(error) => (Err(error), None),
+                };
+                self.sources.report(Event::Exited { process: process.id, status, used });
                 self.remove_process(index);
             }
             None if self.stopping => self.remove_process(index),

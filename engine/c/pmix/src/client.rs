@@ -22,7 +22,7 @@ struct Client {
     /// The number of calls of `PMIx_Init` that are not yet matched by `PMIx_Finalize`.
     count: usize,
     name: Option<iof_proc_t>,
-    /// What the process has put.
+    /// The values that the process has put.
     values: BTreeMap<CString, Stored>,
 }
 
@@ -56,7 +56,7 @@ fn initialized() -> Result<MutexGuard<'static, Client>, Status> {
         0 => Status::ERR_INIT,
         _ if iof_tool_is_connected() => fail(
             Status::ERR_NOT_SUPPORTED,
-            "an engine keeps no data of processes, and has no collective operations",
+            "ranks use it by PMIx's own library, which speaks the protocol of values and groups",
         ),
         _ => fail(Status::ERR_UNREACH, "the process is a tool, and no rank of a PMIx server"),
     })

@@ -33,11 +33,7 @@ fn of_server() -> Status {
 }
 
 functions! {
-    iof_status_t = fail(
-        of_server(),
-        "ranks use it, and an engine keeps no data of processes, and has no collective operations",
-    )
-    .0;
+    iof_status_t = fail(of_server(), "ranks use it by PMIx's own library, which speaks the protocol of values and groups").0;
     PMIx_Connect
     PMIx_Connect_nb
     PMIx_Disconnect
@@ -64,7 +60,7 @@ functions! {
 }
 
 functions! {
-    iof_status_t = fail(of_server(), "only launchers control processes").0;
+    iof_status_t = fail(of_server(), "this library signals no processes: use iof kill, or PMIx's own library for Abort and Job_control").0;
     PMIx_Abort
     PMIx_Allocation_request
     PMIx_Allocation_request_nb
@@ -75,7 +71,7 @@ functions! {
 }
 
 functions! {
-    iof_status_t = fail(of_server(), "the engine alone has events, and does not pass on those of tools").0;
+    iof_status_t = fail(of_server(), "the engine reports the ends of jobs to tools, and passes on no events of tools").0;
     PMIx_Notify_event
 }
 

@@ -93,7 +93,7 @@ fn unsupported_functions_return_not_supported_with_a_reason() {
             assert(PMIx_Abort(1, NULL, NULL, 0) == PMIX_ERR_INIT);\n\
             assert(iof_server_init(NULL, NULL, 0) == IOF_SUCCESS);\n\
             assert(PMIx_Abort(1, NULL, NULL, 0) == PMIX_ERR_NOT_SUPPORTED);\n\
-            assert(strstr(iof_last_error(), \"launchers\"));\n\
+            assert(strstr(iof_last_error(), \"iof kill\"));\n\
             pmix_app_t app = {.cmd = \"true\", .maxprocs = 1};\n\
             assert(PMIx_Spawn(NULL, 0, &app, 1, self.nspace) == PMIX_ERR_NOT_SUPPORTED);\n\
             assert(strstr(iof_last_error(), \"does not let tools start jobs\"));\n\
@@ -132,7 +132,7 @@ fn a_program_without_a_server_is_a_job_of_one_rank_as_with_the_systems_library()
 const NULL_CALLS: u32 = 120;
 
 /// The calls of tests/c/nulls.c whose results differ on purpose, each with the reason, which
-/// docs/src/decisions.md explains.
+/// docs/src/decisions-interfaces.md explains.
 const DIFFERENT: [(&str, &str); 20] = [
     ("PMIx_IOF_push(NULL, 0, &bo,", "PMIx accepts bytes for no process, and drops them"),
     ("PMIx_IOF_push(&all, 1, &bo,", "PMIx accepts bytes without a connection, and drops them"),

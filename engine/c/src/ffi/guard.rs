@@ -55,7 +55,7 @@ pub(crate) fn calling<T>(callback: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether this thread runs a callback.
+/// Returns whether this thread runs a callback.
 pub(crate) fn is_in_callback() -> bool {
     IN_CALLBACK.get()
 }

@@ -16,7 +16,7 @@ use iof_proto::log::key::PMIX_LOG_EMAIL;
 use iof_proto::{Channels, Info, InfoValue, LogEntry, LogValue, Nspace, Proc, Query, Rank, Status};
 
 use crate::ffi::constants::*;
-use crate::ffi::guard::Outcome;
+use crate::ffi::guard::{OrStatus, Outcome};
 use crate::ffi::types::{
     IOF_MAX_NSLEN, iof_byte_object_t, iof_data_array_t, iof_info_t, iof_iof_channel_t, iof_proc_t,
     iof_query_t, iof_value_t,
@@ -30,8 +30,11 @@ pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize, limit: usize) -
     if count == 0 {
         return Ok(&[]);
     }
-    if start.is_null() || !start.is_aligned() || count > limit {
+    if start.is_null() || !start.is_aligned() {
         return Err(Status::ERR_BAD_PARAM);
+    }
+    if count > limit {
+        return too_long(&format!("a list of {count} elements"), limit);
     }
     // SAFETY: the pointer is aligned and not NULL; the rest is the module's contract. All bit
     // patterns are valid for the types of the header, except for the union's bool, which is never
@@ -97,6 +100,10 @@ pub(crate) unsafe fn store<T>(place: *mut T, value: T) -> Outcome<()> {
     Ok(())
 }
 
+fn too_long<T>(what: &str, limit: usize) -> Outcome<T> {
+    Err(format!("{what} exceeds the limit of {limit}")).or_status(Status::ERR_BAD_PARAM)
+}
+
 /// Returns the bytes of a terminated text of at most `limit` bytes.
 ///
 /// # Safety
@@ -108,7 +115,7 @@ pub(crate) unsafe fn bytes<'a>(start: *const c_char, limit: usize) -> Outcome<&'
     // SAFETY: strnlen reads no byte after the terminator or the limit.
     let length = unsafe { libc::strnlen(start, limit.saturating_add(1)) };
     if length > limit {
-        return Err(Status::ERR_BAD_PARAM);
+        return too_long("the number of bytes of a text", limit);
     }
     // SAFETY: strnlen has just read `length` bytes.
     Ok(unsafe { slice::from_raw_parts(start.cast(), length) })
@@ -144,7 +151,7 @@ fn text_within(array: &[c_char]) -> Outcome<&str> {
 }
 
 pub(crate) fn nspace(name: &str) -> Outcome<Nspace> {
-    Nspace::new(name).map_err(|_| Status::ERR_BAD_PARAM)
+    Nspace::new(name).or_status(Status::ERR_BAD_PARAM)
 }
 
 /// Reads the name of a job.
@@ -189,7 +196,10 @@ pub(crate) unsafe fn infos(start: *const iof_info_t, count: usize) -> Outcome<Ve
         match unsafe { directive(key, &from.value) } {
             Ok(value) => infos.push(Info { key: key.to_owned(), value, required }),
             Err(Status::ERR_NOT_SUPPORTED) if !required => {}
-            Err(status) => return Err(status),
+            Err(status) => {
+                let valid = format!("give another type, no negative number, at most {MAX_TEXT} bytes");
+                return Err(format!("{key} has an unsupported value: {valid}")).or_status(status);
+            }
         }
     }
     Ok(infos)
@@ -290,7 +300,7 @@ pub(crate) unsafe fn texts(
             return Ok(texts);
         }
         if texts.len() >= limit {
-            return Err(Status::ERR_BAD_PARAM);
+            return too_long("the number of texts in a list", limit);
         }
         // SAFETY: the module's contract.
         texts.push(unsafe { bytes(next, bytes_each) }?.to_vec());

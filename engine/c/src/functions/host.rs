@@ -400,14 +400,7 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
 
 /// Returns the entry of a process if only its name is known.
 fn unknown_proc(from: &iof_proc_t) -> Outcome<ProcInfo> {
-    Ok(ProcInfo {
-        proc: read::proc(from)?,
-        pid: 0,
-        host: String::new(),
-        executable: String::new(),
-        state: ProcState::Unknown,
-        exit_code: None,
-    })
+    Ok(ProcInfo::new(read::proc(from)?, ProcState::Unknown))
 }
 
 /// Reads an entry of a process table.
@@ -428,11 +421,10 @@ unsafe fn proc_info(from: &iof_proc_info_t) -> Outcome<ProcInfo> {
     let state = states.into_iter().find(|state| state.code() == from.state).unwrap_or(ProcState::Unknown);
     let has_ended = !matches!(state, ProcState::Launching | ProcState::Running | ProcState::Unknown);
     Ok(ProcInfo {
-        proc: read::proc(&from.proc)?,
         pid: from.pid.cast_unsigned(),
         host: name(from.hostname)?,
         executable: name(from.executable_name)?,
-        state,
         exit_code: has_ended.then_some(from.exit_code),
+        ..ProcInfo::new(read::proc(&from.proc)?, state)
     })
 }

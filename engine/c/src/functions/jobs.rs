@@ -137,7 +137,11 @@ pub(crate) unsafe fn program(from: &iof_app_t) -> Outcome<ProgramSpec> {
         let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text);
         let mut app = App::new(program, args);
         let variable = |pair: Vec<u8>| {
-            let end = pair.iter().position(|byte| *byte == b'=').ok_or(Status::ERR_BAD_PARAM)?;
+            let end = pair
+                .iter()
+                .position(|byte| *byte == b'=')
+                .ok_or_else(|| format!("invalid variable '{}': expected NAME=VALUE", pair.escape_ascii()));
+            let end = end.or_status(Status::ERR_BAD_PARAM)?;
             let (name, value) = pair.split_at(end);
             Ok((text(name.to_vec()), text(value.get(1..).unwrap_or_default().to_vec())))
         };
@@ -146,7 +150,8 @@ pub(crate) unsafe fn program(from: &iof_app_t) -> Outcome<ProgramSpec> {
         if !from.cwd.is_null() {
             app.cwd = Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())));
         }
-        app.nprocs = u32::try_from(from.maxprocs).or_status(Status::ERR_BAD_PARAM)?;
+        let invalid = |_| format!("invalid maxprocs {}: expected 1 or more", from.maxprocs);
+        app.nprocs = u32::try_from(from.maxprocs).map_err(invalid).or_status(Status::ERR_BAD_PARAM)?;
         ProgramSpec::new(app, infos)
     }
 }
@@ -356,7 +361,7 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
 }
 
 /// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes.
-/// What is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It
+/// Bytes written to it are typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It
 /// must not be read: the engine reads the output. It is non-blocking. The terminal is hung up when
 /// the engine has ended and all such descriptors are closed. Does not block. Errors:
 /// IOF_ERR_NOT_FOUND if the process does not exist, has no pseudo-terminal or has ended;

@@ -14,8 +14,8 @@ use crate::session::core::failure;
 use crate::session::stdio;
 use crate::session::{EngineSession, attach_status};
 
-/// How long a new push waits for the end of the last one. The engine and the pusher notice the end
-/// of the last target within milliseconds, but later than `iof_server_wait`.
+/// The time for which a new push waits for the end of the last one. The engine and the pusher
+/// notice the end of the last target within milliseconds, but later than `iof_server_wait`.
 const MAX_END_TIME: Duration = Duration::from_secs(1);
 
 /// The last push, which may have ended.

@@ -215,6 +215,11 @@ impl Formats {
         }
     }
 
+    /// Returns whether a job has a format of its own.
+    pub(crate) fn has(&self, nspace: &Nspace) -> bool {
+        lock(&self.jobs).contains_key(nspace)
+    }
+
     pub(crate) fn forget(&self, nspace: &Nspace) {
         lock(&self.jobs).remove(nspace);
     }

@@ -18,11 +18,11 @@ use crate::infos::format::Format;
 /// The infos of `iof_tool_init`.
 pub(crate) struct ToolInfos {
     pub proc: Proc,
-    /// Whether the tool connects to an engine.
+    /// Set if the tool connects to an engine.
     pub connects: bool,
-    /// Whether the tool begins without a connection if it cannot connect.
+    /// Set if the tool begins without a connection if it cannot connect.
     pub may_fail: bool,
-    /// Whether the library has a thread for callbacks.
+    /// Set if the library has a thread for callbacks.
     pub own_thread: bool,
     pub format: Format,
     pub search: Search,
@@ -52,13 +52,13 @@ impl ToolInfos {
 /// The infos of `iof_server_init`.
 pub(crate) struct ServerInfos {
     pub config: Config,
-    /// Whether the library has a thread for callbacks.
+    /// Set if the library has a thread for callbacks.
     pub own_thread: bool,
     pub format: Format,
     pub host: HostInfos,
 }
 
-/// What a launcher tells the engine of its callbacks, see [`iof_engine::Host`].
+/// The facts that a launcher tells the engine about its callbacks, see [`iof_engine::Host`].
 #[derive(Default)]
 pub(crate) struct HostInfos {
     pub directives: Vec<String>,

@@ -83,9 +83,9 @@ pub(crate) fn job_spec(
     Ok((spec, format))
 }
 
-/// Reads the infos of `iof_Spawn`, for a job of `programs`. An info that has no effect is refused,
-/// also if it is not required.
-pub(crate) fn tool_spawn(infos: Vec<Info>, programs: Vec<ProgramSpec>) -> Outcome<Spawn> {
+/// Reads the infos of `iof_Spawn`, for a job of `programs`: the job, and the attributes of its output.
+/// An info that has no effect is refused, also if it is not required.
+pub(crate) fn tool_spawn(infos: Vec<Info>, programs: Vec<ProgramSpec>) -> Outcome<(Spawn, Format)> {
     let mut infos = Infos(infos);
     infos.only(&[Place::ToolSpawn, Place::Spawn])?;
     let name = infos.text(PMIX_NSPACE)?;
@@ -96,13 +96,14 @@ pub(crate) fn tool_spawn(infos: Vec<Info>, programs: Vec<ProgramSpec>) -> Outcom
     let cwd = infos.path(PMIX_WDIR)?;
     spec.apps.iter_mut().for_each(|app| app.cwd = app.cwd.take().or_else(|| cwd.clone()));
     let detached = infos.flag(PMIX_NOHUP)? == Some(true);
+    let format = Format::take(&mut infos)?;
     spec.parent = infos.proc(PMIX_PARENT_ID)?.or_else(own_proc);
     // Only values of a wrong type or out of range are left.
     infos.0.iter_mut().for_each(|info| info.required = true);
     (spec.directives, _) = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?;
     let mut spawn = Spawn::new(spec);
     (spawn.rename, spawn.detached) = (rename, detached);
-    Ok(spawn)
+    Ok((spawn, format))
 }
 
 /// Returns the job `name` of `programs`.
@@ -149,7 +150,7 @@ fn ends_and_mpi(infos: &mut Infos, spec: &mut JobSpec) -> Outcome<()> {
 
 /// The infos of `iof_server_adopt`, which a job that is started has, too.
 pub(crate) struct Adoption {
-    /// Whether the job has ranks on other nodes.
+    /// Set if the job has ranks on other nodes.
     pub elsewhere: bool,
     pub directives: Directives,
     /// The attributes of the job's output.
@@ -160,7 +161,7 @@ pub(crate) struct Adoption {
 pub(crate) fn adoption(infos: Vec<Info>) -> Outcome<Adoption> {
     let mut infos = Infos(infos);
     let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-    // Accepted without effect: no job is the child of another one.
+    // Accepted without effect: the job of a launcher has no parent.
     infos.flag(PMIX_IOF_INHERIT)?;
     let format = Format::take(&mut infos)?;
     let (directives, _) = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?;

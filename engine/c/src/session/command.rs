@@ -4,7 +4,7 @@ use iof_proto::{Answer, Failure, Log, Nspace, Query, Spawn, Status};
 use iof_tool::{Pull, Push};
 
 use crate::ffi::callbacks::iof_iof_cbfunc_t;
-use crate::infos::format::Print;
+use crate::infos::format::{Format, Print};
 
 /// Receives the result of a request, once. It is dropped without a call if the session's thread has
 /// panicked.
@@ -27,7 +27,8 @@ pub(crate) enum Command {
     Push(Push, Payload, Done<()>),
     Query(Vec<Query>, Done<Answer>),
     Log(Log, Done<()>),
-    Spawn(Box<Spawn>, Done<Nspace>),
+    /// A job, with the attributes of its output.
+    Spawn(Box<Spawn>, Format, Done<Nspace>),
     /// Calls back on the thread that has the core, after output that was delivered is printed.
     Call(Done<()>),
 }
@@ -43,7 +44,7 @@ impl Command {
                 done(Err(failure));
             }
             Command::Query(_, done) => done(Err(failure)),
-            Command::Spawn(_, done) => done(Err(failure)),
+            Command::Spawn(_, _, done) => done(Err(failure)),
             Command::Log(_, done) | Command::Call(done) => done(Err(failure)),
         }
     }

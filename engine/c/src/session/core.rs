@@ -1,7 +1,7 @@
 //! The core of a session. The thread that has it sends the program's requests to the engine, and
 //! calls the program's callbacks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use crate::ffi::callbacks::iof_iof_cbfunc_t;
 use crate::ffi::guard::lock;
 use crate::ffi::types::iof_info_t;
 use crate::ffi::{make, memory};
+use crate::infos::format::Format;
 use crate::infos::is_set;
 use crate::session::call;
 use crate::session::command::{Command, Done, Payload, Sink, gone};
@@ -22,6 +23,7 @@ use crate::session::print::{Content, Held, Printers};
 use crate::session::pushes::PendingPushes;
 use crate::session::shared::SessionShared;
 
+mod spawned;
 mod waiting;
 
 use waiting::WaitingOutput;
@@ -35,7 +37,7 @@ enum UnansweredRequest {
     Push(Payload, bool, Done<()>),
     Query(Done<Answer>),
     Log(Done<()>),
-    Spawn(Done<Nspace>),
+    Spawn(Format, Done<Nspace>),
     /// A query for a tag or a file of output that waits.
     Processes,
 }
@@ -44,7 +46,7 @@ enum UnansweredRequest {
 struct Registration {
     /// `None` if output is printed.
     callback: iof_iof_cbfunc_t,
-    /// Whether it continues after the end of its jobs.
+    /// Set if it continues after the end of its jobs.
     persistent: bool,
     /// Divides what it receives into lines, if it wants lines.
     lines: Option<LineDivider>,
@@ -67,6 +69,8 @@ pub(crate) struct SessionCore {
     pushes: PendingPushes,
     printers: Printers,
     waiting: WaitingOutput,
+    /// The jobs whose formats the program has given when it started them.
+    formatted: BTreeSet<Nspace>,
     /// The time at which a push or an unfinished line needs the next turn.
     due: Option<Instant>,
     stopped: bool,
@@ -87,6 +91,7 @@ impl SessionCore {
             pushes: PendingPushes::default(),
             printers,
             waiting: WaitingOutput::default(),
+            formatted: BTreeSet::new(),
             due: None,
             stopped: false,
             gone: false,
@@ -97,7 +102,7 @@ impl SessionCore {
         &self.shared
     }
 
-    /// Whether the program has ended the session.
+    /// Returns whether the program has ended the session.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -187,9 +192,7 @@ impl SessionCore {
                 );
             }
             Command::Log(log, done) => self.ask(Tool::submit_log, &log, UnansweredRequest::Log(done)),
-            Command::Spawn(spawn, done) => {
-                self.ask(Tool::submit_spawn, &*spawn, UnansweredRequest::Spawn(done));
-            }
+            Command::Spawn(spawn, format, done) => self.spawn(&spawn, format, done),
             Command::Deregister(handler, done) => self.deregister(handler, done),
             Command::Call(done) => self.in_order(move |_| done(Ok(()))),
         }
@@ -310,7 +313,10 @@ impl SessionCore {
     fn deregistered(&mut self, handler: u32) {
         self.printers.deregister(handler);
         let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |ended| ended.jobs);
-        jobs.keys().for_each(|nspace| self.report_ends(nspace));
+        for nspace in jobs.keys() {
+            self.report_ends(nspace);
+            self.forget_unnamed(nspace);
+        }
         if let Some(done) = self.ending.remove(&handler) {
             done(Ok(()));
         }
@@ -338,7 +344,10 @@ impl SessionCore {
             (UnansweredRequest::Log(done), Reply::Logged(result)) => {
                 done(result.and_then(|report| logged(&report)))
             }
-            (UnansweredRequest::Spawn(done), Reply::Spawned(result)) => done(result),
+            (UnansweredRequest::Spawn(format, done), Reply::Spawned(Ok(nspace))) => {
+                self.spawned(nspace, format, done);
+            }
+            (UnansweredRequest::Spawn(_, done), Reply::Spawned(result)) => done(result),
             (pending, Reply::PushBegun(Err(failure))) => pending.fail(failure),
             (pending, _) => pending.fail(gone("the engine's answer does not match the request")),
         }
@@ -372,6 +381,7 @@ impl SessionCore {
             if ends.is_empty() {
                 self.ends.remove(nspace);
             }
+            self.forget_format(nspace);
             self.notify(&HandlerEvent::JobEnded { nspace: nspace.clone(), exit_code });
         }
     }
@@ -405,7 +415,7 @@ impl UnansweredRequest {
             }
             UnansweredRequest::Query(done) => done(Err(failure)),
             UnansweredRequest::Log(done) => done(Err(failure)),
-            UnansweredRequest::Spawn(done) => done(Err(failure)),
+            UnansweredRequest::Spawn(_, done) => done(Err(failure)),
             UnansweredRequest::Processes => {}
         }
     }
@@ -437,11 +447,11 @@ fn deliver_lines(
     else {
         return false;
     };
-    lines.divide(found, |mut line| {
-        line.bytes.extend(line.ends.then_some(b'\n'));
+    lines.divide(found, usize::MAX, |line| {
+        let bytes = [line.bytes, if line.ends { b"\n" } else { b"" }].concat();
         let mut infos = describe(line.offset, line.time);
         infos.extend((line.lost > 0).then(|| make::info(IOF_LOST, make::uint64(line.lost))));
-        call_with(*callback, &origin, &line.bytes, infos, lost);
+        call_with(*callback, &origin, &bytes, infos, lost);
     });
     matches!(found, Delivery::Bytes(_) | Delivery::Gap { .. })
 }

@@ -41,7 +41,7 @@ pub(crate) struct Held {
     content: Content,
 }
 
-/// What a delivery to a printer contains.
+/// The content of a delivery to a printer.
 pub(crate) enum Content {
     Bytes {
         bytes: Vec<u8>,

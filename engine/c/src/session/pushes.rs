@@ -13,9 +13,9 @@ struct Pushing {
     payload: Payload,
     /// The number of bytes that are in the inlet.
     filled: usize,
-    /// Whether all bytes are in the inlet.
+    /// Set if all bytes are in the inlet.
     complete: bool,
-    /// Whether targets that read nothing for [`STALL_TIMEOUT`] are cut off.
+    /// Set if targets that read nothing for [`STALL_TIMEOUT`] are cut off.
     drop_slow: bool,
     /// The time of the last progress or check, and the position at that check.
     stall: (Instant, Option<u64>),

@@ -1,4 +1,5 @@
-//! What all threads of a session share: the queue of commands, and the wait for work of the core.
+//! The parts that all threads of a session share: the queue of commands, and the wait for work of
+//! the core.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,9 +32,9 @@ pub(crate) struct SessionShared {
     pub(crate) events: Mutex<Events>,
     /// The formats of output without a callback.
     pub(crate) formats: Arc<Formats>,
-    /// Whether the connection has ended.
+    /// Set if the connection has ended.
     gone: AtomicBool,
-    /// Whether output that was delivered waits to be printed.
+    /// Set if output that was delivered waits to be printed.
     waiting: AtomicBool,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct SessionShared {
 struct Queue {
     commands: VecDeque<Command>,
     stopped: bool,
-    /// Whether the session ends only after all pending output was delivered.
+    /// Set if the session ends only after all pending output was delivered.
     drain: bool,
 }
 
@@ -102,7 +103,7 @@ impl SessionShared {
         (std::mem::take(&mut queue.commands), queue.stopped)
     }
 
-    /// Whether the session ends only after all pending output was delivered.
+    /// Returns whether the session ends only after all pending output was delivered.
     pub(crate) fn drains(&self) -> bool {
         lock(&self.queue).drain
     }
@@ -121,7 +122,7 @@ impl SessionShared {
         let _ = self.poll.delete(tool);
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub(crate) fn is_gone(&self) -> bool {
         // A flag of its own, which orders nothing else.
         self.gone.load(Relaxed)
@@ -132,9 +133,9 @@ impl SessionShared {
         self.waiting.store(waiting, Relaxed);
     }
 
-    /// Whether output that was delivered waits to be printed. A thread that knows that output was
-    /// received is told of its wait: receipt is reported after the flag is set, and the rings of
-    /// the output order the two.
+    /// Returns whether output that was delivered waits to be printed. A thread that knows that
+    /// output was received is told of its wait: receipt is reported after the flag is set, and the
+    /// rings of the output order the two.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.load(Relaxed)
     }

@@ -4,8 +4,8 @@
  *   formats LEVEL NPROCS SCRIPT [KEY=VALUE]...
  *
  * LEVEL is "init" (iof_server_init), "job" (iof_server_spawn), "pull" (iof_IOF_pull), "tool"
- * (iof_tool_init of a tool) or "tool-pull" (iof_IOF_pull of a tool). With "own" before "init" or
- * "job", the launcher registers for nothing. A VALUE is a flag if it is "true" or "false", and a
+ * (iof_tool_init of a tool), "tool-pull" (iof_IOF_pull of a tool) or "tool-spawn" (iof_Spawn of a
+ * tool). With "own" before "init", "job" or "tool-spawn", the program registers for nothing. A VALUE is a flag if it is "true" or "false", and a
  * text otherwise. The stdout and stderr of the program are what the library has written.
  */
 #include <assert.h>
@@ -58,16 +58,45 @@ static void pull(const iof_proc_t *job, bool with_infos)
     }
 }
 
-/* Prints the output of the job, which has ended, in another process. */
-static int tool(const iof_proc_t *job, const char *level)
+/* Grants every job. */
+static iof_status_t grant(const iof_proc_t *proc, const iof_info_t *job_info, size_t count, const iof_app_t *apps,
+                          size_t napps, iof_spawn_cbfunc_t cbfunc, void *cbdata)
 {
+    (void)proc, (void)job_info, (void)count, (void)apps, (void)napps;
+    cbfunc(IOF_SUCCESS, NULL, cbdata);
+    return IOF_SUCCESS;
+}
+
+/* Starts the job, with these infos as well, by iof_server_spawn or iof_Spawn. */
+static bool start(char **args, bool with_infos, bool by_tool)
+{
+    char *shell[] = {"sh", "-c", args[3], NULL};
+    iof_app_t app = {.cmd = "sh", .argv = shell, .maxprocs = atoi(args[2])};
+    iof_info_t all[MAX_INFOS + 1];
+    size_t count = with_infos ? ninfos + 1 : 1;
+    assert(iof_Info_load(&all[0], IOF_NSPACE, "run@7", IOF_STRING) == IOF_SUCCESS);
+    memcpy(&all[1], infos, sizeof infos);
+    iof_status_t status = by_tool ? iof_Spawn(all, count, &app, 1, NULL) : iof_server_spawn(all, count, &app, 1, NULL);
+    if (status != IOF_SUCCESS) {
+        printf("spawn %d %s\n", status, iof_last_error());
+    }
+    return status == IOF_SUCCESS;
+}
+
+/* Prints the output of the job, which this process starts or which has ended, in another process. */
+static int tool(const iof_proc_t *job, const char *level, char **args, bool own)
+{
+    bool spawns = !strcmp(level, "tool-spawn");
     iof_status_t codes[] = {IOF_EVENT_JOB_END};
     bool in_init = !strcmp(level, "tool");
     assert(sem_init(&ended, 0, 0) == 0);
     assert(iof_tool_init(NULL, in_init ? infos : NULL, in_init ? ninfos : 0) == IOF_SUCCESS);
     assert(iof_Register_event_handler(codes, 1, NULL, 0, event, NULL, NULL) >= 0);
-    pull(job, !in_init);
-    assert(sem_wait(&ended) == 0);
+    bool has_job = !spawns || start(args, true, true);
+    if (has_job && !own) {
+        pull(job, !in_init && !spawns);
+    }
+    assert(!has_job || sem_wait(&ended) == 0);
     assert(iof_tool_finalize() == IOF_SUCCESS);
     return 0;
 }
@@ -82,10 +111,11 @@ int main(int argc, char **argv)
     assert(iof_Load_procid(&job, "run@7", IOF_RANK_WILDCARD) == IOF_SUCCESS);
     read_infos(args + 4);
     if (getenv("IOF_SERVER") != NULL) {
-        return tool(&job, level);
+        return tool(&job, level, args, own);
     }
     bool in_init = !strcmp(level, "init"), in_job = !strcmp(level, "job"), by_tool = !strncmp(level, "tool", 4);
-    iof_status_t status = iof_server_init(NULL, infos, in_init ? ninfos : 0);
+    iof_server_module_t module = {.spawn = grant};
+    iof_status_t status = iof_server_init(&module, infos, in_init ? ninfos : 0);
     if (status != IOF_SUCCESS) {
         printf("init %d %s\n", status, iof_last_error());
         return 0;
@@ -93,15 +123,7 @@ int main(int argc, char **argv)
     if (!own && !by_tool) {
         pull(&job, !in_init && !in_job);
     }
-    char *shell[] = {"sh", "-c", args[3], NULL};
-    iof_app_t app = {.cmd = "sh", .argv = shell, .maxprocs = atoi(args[2])};
-    iof_info_t job_infos[MAX_INFOS + 1];
-    assert(iof_Info_load(&job_infos[0], IOF_NSPACE, "run@7", IOF_STRING) == IOF_SUCCESS);
-    memcpy(&job_infos[1], infos, sizeof infos);
-    status = iof_server_spawn(job_infos, in_job ? ninfos + 1 : 1, &app, 1, NULL);
-    if (status != IOF_SUCCESS) {
-        printf("spawn %d %s\n", status, iof_last_error());
-    } else {
+    if (strcmp(level, "tool-spawn") && start(args, in_job, false)) {
         assert(iof_server_wait("run@7", NULL) == IOF_SUCCESS);
     }
     if (by_tool) {

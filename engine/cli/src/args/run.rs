@@ -112,6 +112,16 @@ pub struct RunArgs {
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub bind_to: Binding,
 
+    /// Set the variables of a framework: torch or none
+    ///
+    /// With torch, each rank has the variables RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    /// MASTER_ADDR and MASTER_PORT, by which torch.distributed.init_process_group connects the
+    /// ranks. The address is that of the node of rank 0, by its name in --hosts, and the port is
+    /// free on this node when iof starts. -x overrides them.
+    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_parser = choice(FRAMEWORKS), default_value = "none", action = ArgAction::Set)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub ranks_env: bool,
+
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
     /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives
@@ -165,8 +175,7 @@ pub struct RunArgs {
     ///
     /// At the end of the job, one row for each rank: start and end in UTC, exit code or signal, bytes of
     /// output, seconds of CPU time and the largest resident memory, with the children for which it has waited. FILE is in JSON if its
-    /// name ends in .json, otherwise its columns are separated by tabs. It is replaced as a whole. Of ranks on
-    /// other nodes, start, end, CPU time and memory are not known.
+    /// name ends in .json, otherwise its columns are separated by tabs. It is replaced as a whole.
     #[arg(long, help_heading = "Job options", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub job_log: Option<PathBuf>,
 
@@ -254,12 +263,14 @@ const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up ti
     node_timeout reattach oversubscribe";
 
 /// The options that apply to a job, and need its program.
-const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to pty merge_at_source grace give_up timings summary job_log \
+const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to ranks_env pty merge_at_source grace give_up timings summary job_log \
     stdin stdin_open stdin_file kill_on_bad_exit timeout quiet error_lines output output_file error_file \
-    tag_by tag_suffix label color match exclude max_line max_line_time ranks no_forward open_mode file_size file_count \
+    tag_by tag_suffix label color match exclude fold max_line max_line_time ranks no_forward open_mode file_size file_count \
     map_by host_env rsh start_timeout starts node_timeout reattach";
 
 const SPAWN: &[Choice<bool>] = &[("own", "Your own", true), ("none", "None", false)];
+
+const FRAMEWORKS: &[Choice<bool>] = &[("torch", "PyTorch", true), ("none", "None", false)];
 
 const BINDINGS: &[Choice<Binding>] =
     &[("core", "One core for each rank", Binding::Core), ("none", "Any core", Binding::None)];

@@ -1,4 +1,4 @@
-//! What users of mpirun, srun and mpiexec type: each spelling with its meaning for `iof run`.
+//! Options that users of mpirun, srun and mpiexec type, each with its meaning for `iof run`.
 //!
 //! [`translate`](translate::translate) replaces the spellings before clap reads the arguments.
 

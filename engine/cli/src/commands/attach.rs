@@ -1,20 +1,20 @@
 //! The search for an engine and the attachment to it, for the commands that are tools and for the
 //! outputs of `iof run`.
 
-use std::path::{self, Path};
-use std::thread;
+use std::path::{self, Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{iter, thread};
 
 use iof_engine::{Engine, Grant};
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
-use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, Target, list};
+use iof_proto::rendezvous::{ConnectError, FindError, Level, Listed, Search, SearchNames, Target, list};
 use iof_proto::{Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
 use iof_tool::{AttachError, DirectInput, Pull, RequestError, Tool};
 
 use crate::commands::job_watch::{JobWait, until_next_look, watch_jobs};
 use crate::error::Failure;
-use crate::options::engine::EngineArgs;
+use crate::options::engine::{EngineArgs, own_directory};
 use crate::outputs::output::with_job;
 use crate::outputs::printers::OutputTarget;
 
@@ -24,6 +24,22 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The options that select an engine.
 pub const OPTIONS: SearchNames =
     SearchNames { pid: "--pid", nspace: "--nspace", server: "--server", directory: "--rendezvous-dir" };
+
+/// Returns the directories in which this user's engines are looked for: the chosen one, or the default one (`None`)
+/// and that of the engine that started this process.
+pub fn engine_directories(chosen: Option<&Path>) -> Result<Vec<Option<PathBuf>>, Failure> {
+    if let Some(missing) = chosen.filter(|directory| !directory.is_dir()) {
+        return Err(Failure::Usage(format!("--rendezvous-dir {}: no such directory", missing.display())));
+    }
+    let own = own_directory().filter(|_| chosen.is_none());
+    Ok(iter::once(chosen.map(Path::to_owned)).chain(own.map(Some)).collect())
+}
+
+/// Returns the engines in these directories.
+pub fn list_engines(directories: &[Option<PathBuf>]) -> Result<Vec<Listed>, Failure> {
+    let listed: Result<Vec<_>, _> = directories.iter().map(|directory| list(directory.as_deref())).collect();
+    Ok(listed.map_err(|error| Failure::Usage(error.message(&OPTIONS)))?.into_iter().flatten().collect())
+}
 
 /// Attaches a tool to the engine that the options select, or to the only engine. Queries show the
 /// tool as `name`.
@@ -45,7 +61,7 @@ pub fn attach_own(
     part: &OutputTarget<'_>,
 ) -> Result<Tool, Failure> {
     let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
-    pull_for(&mut tool, nspace, part)?;
+    pull_for(&mut tool, nspace, part, false)?;
     Ok(tool)
 }
 
@@ -58,16 +74,22 @@ pub fn attach_direct(
     part: &OutputTarget<'_>,
 ) -> Result<(Tool, DirectInput), Failure> {
     let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
-    let (handler, pull) = pull_for(&mut tool, nspace, part)?;
+    let (handler, pull) = pull_for(&mut tool, nspace, part, false)?;
     let input = tool.direct_input(handler, &pull).map_err(Failure::running)?;
     Ok((tool, input))
 }
 
-/// Pulls the streams of a job that go to `part`. Returns the registration and what it pulls.
-pub fn pull_for(tool: &mut Tool, nspace: &Nspace, part: &OutputTarget<'_>) -> Result<(u32, Pull), Failure> {
+/// Pulls the streams of a job that go to `part`, with reports of its ranks if they are asked for. Returns the
+/// registration and what it pulls.
+pub fn pull_for(
+    tool: &mut Tool,
+    nspace: &Nspace,
+    part: &OutputTarget<'_>,
+    reports_ranks: bool,
+) -> Result<(u32, Pull), Failure> {
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
     let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
-    let pull = Pull::new(procs, part.channels);
+    let pull = Pull { reports_ranks, ..Pull::new(procs, part.channels) };
     let granted = tool.pull(&pull).map_err(Failure::running)?;
     Ok((granted.handler, pull))
 }

@@ -73,9 +73,9 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// Returns the state of the process with the pid that the ring names as its writer. (The pid may
-/// have been reused, or belong to another pid namespace.)
-fn writer_state(pid: u64) -> &'static str {
+/// Returns the state of the process with a pid. (The pid may have been reused, or belong to another pid
+/// namespace.)
+pub fn process_state(pid: u64) -> &'static str {
     let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The format is "PID (NAME) STATE ...". The name may contain any bytes, also ')'.
     let state = stat.rsplit(|byte| *byte == b')').next().and_then(|rest| rest.get(1));
@@ -98,7 +98,7 @@ fn json(snapshot: &Snapshot) -> serde_json::Value {
         .map(|mark| json!({"position": mark.offset, "time": rfc3339(mark), "dropped": mark.dropped}));
     json!({
         "label": snapshot.label, "writer_pid": snapshot.writer_pid,
-        "writer": writer_state(snapshot.writer_pid), "generation": snapshot.generation,
+        "writer": process_state(snapshot.writer_pid), "generation": snapshot.generation,
         "base": snapshot.base, "overwrite": snapshot.overwrite, "capacity": snapshot.capacity,
         "entries": snapshot.entries, "data_offset": snapshot.data_offset,
         "produced": snapshot.produced(), "cached": snapshot.cached(), "dropped": snapshot.dropped,
@@ -125,7 +125,7 @@ fn text(snapshot: &Snapshot) -> String {
     let mut text = [
         // A label from another process may contain control sequences.
         ("label", snapshot.label.escape_debug().to_string()),
-        ("writer", format!("pid {}, {}", snapshot.writer_pid, writer_state(snapshot.writer_pid))),
+        ("writer", format!("pid {}, {}", snapshot.writer_pid, process_state(snapshot.writer_pid))),
         ("generation", format!("{generation}, from {base}")),
         (
             "layout",

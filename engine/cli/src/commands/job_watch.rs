@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, TrySendError, bounded};
+use crossbeam::channel::{Receiver, bounded};
+use iof_proto::Nspace;
 use iof_proto::rendezvous::DirectoryWatch;
 
 use crate::error::Failure;
@@ -45,18 +46,22 @@ pub fn until_next_look(wait: Option<JobWait>) -> Duration {
     rest.map_or(LONGEST_INTERVAL, |rest| rest.min(LONGEST_INTERVAL))
 }
 
-/// Returns what receives a message when engines or jobs may have begun or ended.
-pub fn watch_jobs(directories: Vec<Option<PathBuf>>) -> Result<Receiver<()>, Failure> {
+/// Returns what receives a message when engines or jobs may have begun or ended: the jobs that have begun
+/// since the message before, with the pids of their engines.
+pub fn watch_jobs(directories: Vec<Option<PathBuf>>) -> Result<Receiver<Vec<(u32, Nspace)>>, Failure> {
     let (sender, changes) = bounded(1);
     start_thread("iof-watch", move || {
-        let send = || !matches!(sender.try_send(()), Err(TrySendError::Disconnected(())));
-        while send() {
+        // While the receiver is busy, the kernel keeps what changes.
+        let send = |begun| sender.send(begun).is_ok();
+        while send(Vec::new()) {
             if let Ok(watch) = DirectoryWatch::new(directories.iter().map(Option::as_deref)) {
                 // What has changed before the watch began is found, too.
-                while send() {
+                let mut begun = Vec::new();
+                while send(begun) {
                     thread::sleep(SHORTEST_INTERVAL);
-                    if watch.wait().is_err() {
-                        break;
+                    match watch.wait() {
+                        Ok(jobs) => begun = jobs,
+                        Err(_) => break,
                     }
                 }
             }

@@ -15,3 +15,4 @@ mod pull_streams;
 pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod resume;
+pub(crate) mod serve;

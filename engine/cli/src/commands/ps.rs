@@ -7,19 +7,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
-use iof_proto::rendezvous::{Level, Listed, list};
+use iof_proto::rendezvous::{Level, Listed};
 use iof_proto::{Nspace, ProcInfo, ProcState, Status};
 use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 use serde_json::{Value, json};
 
-use crate::commands::attach::{OPTIONS, query_jobs, query_procs};
+use crate::commands::attach::{engine_directories, list_engines, query_jobs, query_procs};
 use crate::error::Failure;
-use crate::options::engine::own_directory;
 use crate::processes::threads::start_thread;
 use crate::terminal::print::{json_lines, table, write};
 
-/// How long one engine may take to answer.
+/// The time that one engine may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// The number of engines that are asked at the same time.
@@ -31,8 +30,8 @@ const HEAD: [&str; 9] = ["PID", "USER", "AGE", "JOB", "STATE", "RANKS", "RUNNING
 #[command(
     after_help = "One line for each job, or for an engine without jobs. AGE is the time since the engine's start. STATE \
                   is running, ended (all ranks have exited), idle (no job), stale (the engine was killed), no answer \
-                  (not within 2 seconds: it may be stopped) or refused (it belongs to another user, or does not \
-                  accept this one)."
+                  (not within 2 seconds: it may be stopped) or refused (it belongs to another user, does not \
+                  accept this one, or has another version of the protocol)."
 )]
 pub struct PsArgs {
     /// Look for engines in this directory
@@ -58,15 +57,7 @@ type Answer = (Option<u32>, Result<Jobs, NoJobs>);
 /// Prints the engines and their jobs. An engine that does not answer delays this by at most
 /// [`ANSWER_LIMIT`].
 pub fn ps(args: &PsArgs) -> Result<(), Failure> {
-    let directory = args.rendezvous_dir.as_deref();
-    if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
-        return Err(Failure::Usage(format!("--rendezvous-dir {}: no such directory", missing.display())));
-    }
-    let listed = |directory| list(directory).map_err(|error| Failure::Usage(error.message(&OPTIONS)));
-    let mut engines = listed(directory)?;
-    if let Some(own) = own_directory().filter(|_| directory.is_none()) {
-        engines.extend(listed(Some(&own))?);
-    }
+    let engines = list_engines(&engine_directories(args.rendezvous_dir.as_deref())?)?;
     let now = SystemTime::now();
     let mut rows = Vec::new();
     for engines in engines.chunks(ASKED_AT_ONCE) {

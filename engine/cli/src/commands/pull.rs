@@ -28,6 +28,9 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     if args.timestamps {
         outputs.show_times();
     }
+    if args.part.no_follow {
+        outputs.fold_whole()?;
+    }
     if common(&args.rank, args.output.ranks.as_ref()).is_empty() {
         return Err(Failure::usage("--ranks and --rank have no rank in common: drop one of the two options"));
     }
@@ -58,7 +61,7 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     // The first failure ends the command.
     reports.into_iter().try_for_each(|(_, report)| report.map(|report| add_losses(&mut all, report)))?;
     let whole = check(engine.unwrap_or_default(), &all);
-    args.print_job_ends(pulled.iter().map(|job| &job.nspace), whole.is_ok());
+    args.print_job_ends(pulled.iter().map(|job| &job.nspace), &all, whole.is_ok());
     whole.map_err(Failure::Running)
 }
 

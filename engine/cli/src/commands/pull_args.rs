@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use iof_output::PrintReport;
 use iof_proto::{Channels, Nspace};
 
 use crate::error::Failure;
@@ -91,10 +92,16 @@ impl PullArgs {
         names.len() > 1 || self.engine.nspace.is_none() && names.iter().any(is_pattern)
     }
 
-    /// Prints an object for the end of each job whose selected output is written, if the output is JSON.
-    pub fn print_job_ends<'n>(&self, jobs: impl Iterator<Item = &'n Nspace>, is_whole: bool) {
+    /// Prints an object for the end of each job whose selected output is written, as `report` tells, if the output is
+    /// JSON.
+    pub fn print_job_ends<'n>(
+        &self,
+        jobs: impl Iterator<Item = &'n Nspace>,
+        report: &PrintReport,
+        is_whole: bool,
+    ) {
         if !self.part.no_follow && self.part.until.is_none() {
-            jobs.for_each(|job| print_job_end(job, None, is_whole));
+            jobs.for_each(|job| print_job_end(job, report.exit_codes.get(job).copied().flatten(), is_whole));
         }
     }
 

@@ -1,7 +1,7 @@
 //! `iof pull` of several jobs, also of those that begin while it runs.
 
-use std::collections::BTreeMap;
-use std::iter;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,16 @@ use crossbeam::select;
 use iof_output::PrintReport;
 use iof_proto::Nspace;
 use iof_proto::limits::JOB_WAIT;
-use iof_proto::rendezvous::{Level, Listed, Search, Target, connect, list};
+use iof_proto::rendezvous::{Level, Listed, Search, Target, connect};
 use iof_tool::Tool;
+use wildmatch::WildMatch;
 
-use crate::commands::attach::{OPTIONS, POLL_INTERVAL, failed, listed, query_jobs};
+use crate::commands::attach::{POLL_INTERVAL, engine_directories, failed, list_engines, listed, query_jobs};
+use crate::commands::inspect::process_state;
 use crate::commands::job_watch::{JobWait, LONGEST_INTERVAL, until_next_look, watch_jobs};
 use crate::commands::pull_args::{PullArgs, is_pattern};
 use crate::commands::pull_streams::{add_losses, check, pulled_by, register};
 use crate::error::Failure;
-use crate::options::engine::own_directory;
 use crate::options::position::PositionArgs;
 use crate::outputs::output::Outputs;
 use crate::outputs::printers::OutputReport;
@@ -26,6 +27,9 @@ use crate::terminal::message::print_message;
 
 /// A job as the rendezvous directory shows it: the socket of its engine, and its name.
 type JobLink = (PathBuf, Nspace);
+
+/// A job with the pid of its engine.
+type EngineJob = (u32, Nspace);
 
 /// A job that is pulled, or was.
 #[derive(Default)]
@@ -50,6 +54,12 @@ struct SeveralPulls<'a> {
     began: Instant,
     wait: Option<JobWait>,
     jobs: BTreeMap<JobLink, PulledJob>,
+    /// Jobs that have begun and were not pulled yet.
+    begun: BTreeSet<EngineJob>,
+    /// Jobs that are pulled, or were, whose begin was not noticed yet.
+    early: BTreeSet<EngineJob>,
+    /// A job of a stopped engine is pulled once the engine continues, or the others have ended.
+    is_deferred: bool,
     /// Since when a job is announced that its engine has not begun.
     announced: Option<Instant>,
     pulled: usize,
@@ -60,9 +70,7 @@ struct SeveralPulls<'a> {
 /// Pulls all jobs whose names match, until those that were found have ended. With `--persistent`, until
 /// none has begun for the time of `--wait`.
 pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -> Result<(), Failure> {
-    let chosen = args.engine.rendezvous_dir.clone();
-    let own = own_directory().filter(|_| chosen.is_none());
-    let directories: Vec<_> = iter::once(chosen).chain(own.map(Some)).collect();
+    let directories = engine_directories(args.engine.rendezvous_dir.as_deref())?;
     let changes = watch_jobs(directories.clone())?;
     let (sender, reports) = unbounded();
     let mut pulls = SeveralPulls {
@@ -74,6 +82,9 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
         began: Instant::now(),
         wait: args.wait.map(JobWait::begin),
         jobs: BTreeMap::new(),
+        begun: BTreeSet::new(),
+        early: BTreeSet::new(),
+        is_deferred: false,
         announced: None,
         pulled: 0,
         failed: 0,
@@ -84,12 +95,17 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
             pulls.find()?;
         }
         select! {
-            recv(changes) -> _ => {}
+            recv(changes) -> begun => begun.into_iter().flatten().for_each(|job| pulls.note_begun(job)),
             recv(reports) -> report => if let Ok((link, report)) = report {
                 pulls.written(&link, report?);
             },
             default(pulls.until_next_look()) => {}
         }
+    }
+    if !args.part.no_follow {
+        changes.try_iter().flatten().for_each(|job| pulls.note_begun(job));
+        let links = links(&pulls.engines()?);
+        pulls.report_ended(&links);
     }
     match pulls.failed {
         0 => Ok(()),
@@ -100,7 +116,11 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
 impl SeveralPulls<'_> {
     fn is_over(&self) -> bool {
         let persists = self.args.persistent && self.wait.is_none_or(|wait| !wait.is_over());
-        self.missing.is_empty() && !persists && self.jobs.values().all(|job| job.outputs == 0)
+        self.missing.is_empty() && !persists && !self.is_deferred && !self.is_pulling()
+    }
+
+    fn is_pulling(&self) -> bool {
+        self.jobs.values().any(|job| job.outputs > 0)
     }
 
     /// Returns how long to sleep until jobs are looked for even if no directory has changed.
@@ -110,14 +130,41 @@ impl SeveralPulls<'_> {
         until_next_look(self.wait).min(begins.max(POLL_INTERVAL))
     }
 
+    /// Notes that a job has begun, if it is to be pulled.
+    fn note_begun(&mut self, job: EngineJob) {
+        let pid = self.args.engine.pid;
+        if self.names.iter().any(|name| matches(name, &job.1))
+            && pid.is_none_or(|pid| pid == job.0)
+            && !self.early.remove(&job)
+        {
+            self.begun.insert(job);
+        }
+    }
+
+    /// Reports the jobs that have ended before they were pulled: those without a link.
+    fn report_ended(&mut self, links: &[JobLink]) {
+        let is_listed = |job: &EngineJob| links.iter().any(|link| job_of(link).as_ref() == Some(job));
+        let (begun, ended): (BTreeSet<_>, BTreeSet<_>) =
+            mem::take(&mut self.begun).into_iter().partition(is_listed);
+        self.begun = begun;
+        if ended.is_empty() {
+            return;
+        }
+        self.missing.retain(|name| !ended.iter().any(|(_, job)| matches(name, job)));
+        let (count, jobs) = (ended.len(), listed(ended.iter().map(|(_, job)| job)));
+        let what = if count == 1 { "1 job has".into() } else { format!("{count} jobs have") };
+        print_message(format_args!(
+            "{what} ended before the output could be pulled ({jobs}): iof run --keep DURATION keeps it"
+        ));
+        self.failed = self.failed.saturating_add(count);
+        self.pulled = self.pulled.saturating_add(count);
+    }
+
     /// Pulls the jobs that were not found before.
     fn find(&mut self) -> Result<(), Failure> {
         let engines = self.engines()?;
-        let links = engines
-            .iter()
-            .flat_map(|engine| engine.jobs.iter().map(|job| (engine.path.clone(), job.clone())));
-        let links: Vec<JobLink> = links.collect();
-        let is_listed = |name: &Nspace| links.iter().any(|(_, job)| matches(name.as_str(), job.as_str()));
+        let links = links(&engines);
+        let is_listed = |name: &Nspace| links.iter().any(|(_, job)| matches(name, job));
         let unlisted: Vec<Nspace> = self.missing.iter().filter(|name| !is_listed(name)).cloned().collect();
         let is_over = match self.wait {
             Some(wait) => wait.is_over(),
@@ -142,19 +189,27 @@ impl SeveralPulls<'_> {
         }
         self.jobs.retain(|link, job| job.outputs > 0 || links.contains(link));
         let (is_first, mut announces, mut failures) = (self.pulled == 0, false, Vec::new());
-        for link in links {
-            let is_due = |job: &PulledJob| {
-                job.outputs == 0 && job.looked.is_some_and(|looked| looked.elapsed() >= LONGEST_INTERVAL)
-            };
-            if self.names.iter().any(|name| matches(name.as_str(), link.1.as_str()))
-                && self.jobs.get(&link).is_none_or(is_due)
-            {
-                match self.open(link.clone(), is_first) {
-                    Ok(has_begun) => announces |= !has_begun,
-                    Err(failure) => failures.push((link, failure)),
-                }
+        let is_due = |job: &PulledJob| {
+            job.outputs == 0 && job.looked.is_some_and(|looked| looked.elapsed() >= LONGEST_INTERVAL)
+        };
+        let is_wanted = |link: &&JobLink| {
+            self.names.iter().any(|name| matches(name, &link.1)) && self.jobs.get(*link).is_none_or(is_due)
+        };
+        let mut due: Vec<JobLink> = links.iter().filter(is_wanted).cloned().collect();
+        // Stopped engines do not answer, and would delay the others.
+        due.sort_by_key(is_stopped);
+        self.is_deferred = false;
+        for link in due {
+            if is_stopped(&link) && !self.args.part.no_follow && self.is_pulling() {
+                (self.is_deferred, announces) = (true, true);
+                continue;
+            }
+            match self.open(link.clone(), is_first) {
+                Ok(has_begun) => announces |= !has_begun,
+                Err(failure) => failures.push((link, failure)),
             }
         }
+        self.report_ended(&links);
         self.announced = announces.then(|| self.announced.unwrap_or_else(Instant::now));
         for (link, failure) in failures {
             match failure {
@@ -170,7 +225,10 @@ impl SeveralPulls<'_> {
     }
 
     fn insert(&mut self, link: JobLink, job: PulledJob) {
-        self.missing.retain(|name| !matches(name.as_str(), link.1.as_str()));
+        self.missing.retain(|name| !matches(name, &link.1));
+        if let Some(job) = job_of(&link).filter(|job| !self.begun.remove(job)) {
+            self.early.insert(job);
+        }
         self.jobs.insert(link, job);
         self.pulled = self.pulled.saturating_add(1);
     }
@@ -183,11 +241,7 @@ impl SeveralPulls<'_> {
 
     /// Returns this user's engines.
     fn engines(&self) -> Result<Vec<Listed>, Failure> {
-        let mut engines = Vec::new();
-        for directory in &self.directories {
-            engines
-                .extend(list(directory.as_deref()).map_err(|error| Failure::Usage(error.message(&OPTIONS)))?);
-        }
+        let mut engines = list_engines(&self.directories)?;
         let pid = self.args.engine.pid;
         engines.retain(|engine| {
             engine.is_live && engine.level == Level::Session && pid.is_none_or(|pid| engine.pid == Some(pid))
@@ -244,12 +298,31 @@ impl SeveralPulls<'_> {
         }
         job.looked = Some(Instant::now());
         let whole = check(job.engine, &job.report);
-        self.args.print_job_ends([&link.1].into_iter(), whole.is_ok());
+        self.args.print_job_ends([&link.1].into_iter(), &job.report, whole.is_ok());
         if let Err(reason) = whole {
             self.fail(&link.1, &reason);
         }
         self.wait = self.args.wait.map(JobWait::begin);
     }
+}
+
+fn is_stopped(link: &JobLink) -> bool {
+    job_of(link).is_some_and(|(pid, _)| process_state(pid.into()) == "stopped")
+}
+
+/// Returns the links of the jobs of engines.
+fn links(engines: &[Listed]) -> Vec<JobLink> {
+    let of_engine = |engine: &Listed| {
+        let path = engine.path.clone();
+        engine.jobs.clone().into_iter().map(move |job| (path.clone(), job))
+    };
+    engines.iter().flat_map(of_engine).collect()
+}
+
+/// Returns the job of a link with the pid of its engine, which the name of the socket ends with.
+fn job_of((path, job): &JobLink) -> Option<EngineJob> {
+    let pid = path.extension()?.to_str()?.parse().ok()?;
+    Some((pid, job.clone()))
 }
 
 /// Returns the reason for a job that is missing.
@@ -262,52 +335,6 @@ fn not_found(name: &Nspace, listed: String) -> String {
 }
 
 /// Returns whether `pattern` matches `name`: `*` any text, `?` one character.
-fn matches(pattern: &str, name: &str) -> bool {
-    // For each length, whether the pattern so far matches the first characters of the name.
-    let mut lengths: Vec<bool> = iter::once(true).chain(name.chars().map(|_| false)).collect();
-    for wanted in pattern.chars() {
-        if wanted == '*' {
-            let mut shorter = false;
-            lengths.iter_mut().for_each(|length| {
-                shorter |= *length;
-                *length = shorter;
-            });
-        } else {
-            let next = |(length, found): (&bool, char)| *length && (wanted == '?' || wanted == found);
-            lengths = iter::once(false).chain(lengths.iter().zip(name.chars()).map(next)).collect();
-        }
-    }
-    lengths.last() == Some(&true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn a_pattern_matches_whole_names() {
-        for (pattern, name) in [
-            ("*", ""),
-            ("*", "a"),
-            ("train-*", "train-1"),
-            ("*-1", "a-1-1"),
-            ("a?c*", "abc"),
-            ("a*b*c", "a-b-b-c"),
-            ("é?", "éü"),
-        ] {
-            assert!(matches(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in [
-            ("train-*", "train"),
-            ("?", ""),
-            ("a", "ab"),
-            ("*-1", "a-12"),
-            ("a*b*c", "a-c-b"),
-            ("a?", "a"),
-            ("*?", ""),
-        ] {
-            assert!(!matches(pattern, name), "{pattern} {name}");
-        }
-        assert!(!matches(&"*a".repeat(100), &"a".repeat(99)));
-    }
+fn matches(pattern: &Nspace, name: &Nspace) -> bool {
+    WildMatch::new(pattern.as_str()).matches(name.as_str())
 }

@@ -13,6 +13,7 @@ use crate::options::position::PositionArgs;
 use crate::options::values::Ranks;
 use crate::outputs::output::with_job;
 use crate::outputs::printers::OutputTarget;
+use crate::terminal::message::has_objects;
 
 /// Adds what one output lacks to what the others lack.
 pub fn add_losses(all: &mut PrintReport, report: PrintReport) {
@@ -21,6 +22,7 @@ pub fn add_losses(all: &mut PrintReport, report: PrintReport) {
     all.unfinished = all.unfinished.saturating_add(report.unfinished);
     all.unfinished_bytes = all.unfinished_bytes.saturating_add(report.unfinished_bytes);
     all.misses_streams |= report.misses_streams;
+    all.exit_codes.extend(report.exit_codes);
 }
 
 /// Returns an error if the output of the engine with this pid is incomplete.
@@ -82,13 +84,22 @@ pub fn register(
             ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect()
         };
         let procs = jobs.iter().map(|job| &job.nspace).flat_map(procs_in).collect();
-        let pull = Pull { until: part.until, ..Pull::new(procs, *channels).from(part.position()) };
+        let reports_ranks = has_objects();
+        let pull =
+            Pull { until: part.until, reports_ranks, ..Pull::new(procs, *channels).from(part.position()) };
         registrations.push(tool.pull(&pull).map_err(refused)?.handler);
+    }
+    if has_objects() && !part.no_follow && part.until.is_none() {
+        // The object of the end of a job has its exit code.
+        tools.iter_mut().for_each(Tool::wait_for_job_ends);
+    }
+    if part.is_empty() {
+        return Ok((selections.iter().map(|_| None).collect(), is_one_rank));
     }
     if part.no_follow || part.lines().is_some() || resume.is_some() {
         tools.iter_mut().try_for_each(Tool::wait_for_cached).map_err(Failure::running)?;
     }
-    part.lines().into_iter().for_each(|lines| lines.apply(&mut tools));
+    part.lines().into_iter().for_each(|lines| lines.apply(&mut tools, part.no_follow));
     if let Some(resume) = resume {
         resume.check(jobs)?;
         // Another job may have taken a name since. What is in memory of an engine that has ended is written.

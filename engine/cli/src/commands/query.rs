@@ -9,8 +9,8 @@ use iof_proto::attribute::{self, Attribute, Place, ValueType};
 use iof_proto::names::sanitize;
 use iof_proto::query::key;
 use iof_proto::{
-    Answer, Attributes, Found, Info, InfoValue, JobInfo, Nspace, ProcInfo, Query, Rank, Status, StreamStats,
-    Value,
+    Answer, Attributes, Found, Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, Query, Rank, Status,
+    StreamStats, Value,
 };
 use iof_tool::{RequestError, Tool};
 use serde_json::json;
@@ -309,12 +309,24 @@ fn as_table(key: &str, value: &Value) -> String {
 
 /// Checks that the selected jobs have the selected ranks. Before the first job, every rank passes.
 pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>) -> Result<(), Failure> {
+    if ranks.is_none_or(|ranks| ranks.0 == [Rank::WILDCARD]) {
+        return Ok(());
+    }
+    let procs = query_procs(tool).map_err(Failure::running)?;
+    have_ranks(procs.iter().map(|info| &info.proc), ranks, job)
+}
+
+/// Checks that the processes that belong to the selected jobs have the selected ranks.
+pub fn have_ranks<'a>(
+    procs: impl Iterator<Item = &'a Proc>,
+    ranks: Option<&Ranks>,
+    job: Option<&Nspace>,
+) -> Result<(), Failure> {
     let Some(Ranks(wanted)) = ranks.filter(|ranks| ranks.0 != [Rank::WILDCARD]) else {
         return Ok(());
     };
-    let procs = query_procs(tool).map_err(Failure::running)?;
-    let is_selected = |proc: &ProcInfo| job.is_none_or(|job| *job == proc.proc.nspace);
-    let ranks: BTreeSet<Rank> = procs.into_iter().filter(is_selected).map(|proc| proc.proc.rank).collect();
+    let is_selected = |proc: &&Proc| job.is_none_or(|job| *job == proc.nspace);
+    let ranks: BTreeSet<Rank> = procs.filter(is_selected).map(|proc| proc.rank).collect();
     match (wanted.iter().find(|rank| !ranks.contains(rank)), ranks.last()) {
         (Some(missing), Some(last)) => {
             let job = job.map(|job| format!(" of {job}")).unwrap_or_default();

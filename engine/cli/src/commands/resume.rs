@@ -9,22 +9,27 @@ use std::path::{Path, PathBuf};
 use iof_proto::query::JobInfo;
 use iof_proto::{Channel, Nspace, Rank};
 use iof_tool::Tool;
-use memchr::memmem::{find, find_iter};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::error::Failure;
 
 /// The longest line of a file that is continued, in bytes.
 const LONGEST_OBJECT: u64 = 256 << 20;
-/// Texts of objects that do not occur in a string in JSON, where quotation marks are escaped: their
-/// begin, and what precedes the time, the data and the token.
-const BEGIN: &[u8] = b"{\"type\":\"";
-const TIME: &[u8] = b",\"time\":";
-const DATA: &[u8] = b",\"data\":";
-const TOKEN: &[u8] = b",\"token\":\"";
 
-/// The types of objects without tokens.
-const OTHERS: [&[u8]; 3] = [b"end\"", b"message\"", b"job_end\""];
+/// The fields of an object that tell where to resume.
+#[derive(Deserialize)]
+struct Object<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    nspace: Option<Nspace>,
+    rank: Option<u32>,
+    channel: Option<&'a str>,
+    #[serde(default)]
+    logged: bool,
+    token: Option<&'a str>,
+    /// Set if it has the sum of streams that were missed.
+    streams: Option<u64>,
+}
 
 /// A stream: job, rank, channel, and whether it was logged.
 type StreamName = (Nspace, Rank, Channel, bool);
@@ -50,8 +55,6 @@ impl Resume {
             file => file.map_err(|error| resume.failed(error))?,
         };
         let (mut file, mut line, mut whole) = (BufReader::new(file), Vec::new(), 0u64);
-        // The streams by what their objects begin with.
-        let mut names: BTreeMap<Vec<u8>, StreamName> = BTreeMap::new();
         for number in 1u64.. {
             line.clear();
             let read = file.by_ref().take(LONGEST_OBJECT).read_until(b'\n', &mut line);
@@ -66,7 +69,7 @@ impl Resume {
                 ))
             };
             let is_message = line.starts_with(b"iof: ");
-            let Some(object) = line.strip_suffix(b"}\n") else {
+            if !line.ends_with(b"}\n") {
                 let is_cut = line.last() != Some(&b'\n') && line.len() as u64 != LONGEST_OBJECT;
                 match is_cut && (is_message || line.starts_with(b"{")) {
                     true => resume.whole = Some(whole),
@@ -75,27 +78,17 @@ impl Resume {
                 }
                 whole = whole.saturating_add(line.len() as u64);
                 continue;
-            };
+            }
             whole = whole.saturating_add(line.len() as u64);
             // An object that was cut and another one may be one line.
-            let objects = find_iter(object, BEGIN).take(2).count();
-            let (head, rest) = split(object, TIME).filter(|_| objects == 1).ok_or_else(unknown)?;
-            let kind = head.strip_prefix(BEGIN).ok_or_else(unknown)?;
-            if OTHERS.iter().any(|other| kind.starts_with(other)) {
-                continue;
-            }
-            let name = match names.get(head) {
-                Some(name) => name.clone(),
-                None => {
-                    let name = stream_name(head).ok_or_else(unknown)?;
-                    names.entry(head.to_vec()).or_insert(name).clone()
+            let object: Object<'_> = serde_json::from_slice(&line).map_err(|_| unknown())?;
+            match (object.kind, object.token.and_then(parse)) {
+                ("output" | "gap", Some(token)) => {
+                    resume.tokens.insert(object.stream().ok_or_else(unknown)?, token);
                 }
-            };
-            match split(rest, TOKEN) {
-                Some((_, token)) => drop(resume.tokens.insert(name, parse(token).ok_or_else(unknown)?)),
-                // Streams that were missed.
-                None if find(rest, DATA).is_none() => {}
-                None => return Err(unknown()),
+                ("gap", None) if object.streams.is_some() => {}
+                ("rank_start" | "exit" | "end" | "message" | "job_end", _) => {}
+                _ => return Err(unknown()),
             }
         }
         Ok(resume)
@@ -107,20 +100,15 @@ impl Resume {
     /// It has output of other jobs or runs.
     pub fn check(&self, jobs: &[JobInfo]) -> Result<(), Failure> {
         for ((nspace, ..), (run, _)) in &self.tokens {
+            let has = match jobs.iter().find(|job| job.nspace == *nspace) {
+                Some(job) if job.run == *run => continue,
+                Some(_) => format!("another run of job {nspace}"),
+                None => format!("job {nspace}, which is not pulled"),
+            };
             let path = self.path.display();
-            match jobs.iter().find(|job| job.nspace == *nspace) {
-                Some(job) if job.run == *run => {}
-                Some(_) => {
-                    return Err(Failure::Usage(format!(
-                        "--resume {path}: the file has output of another run of job {nspace}: write to a new file"
-                    )));
-                }
-                None => {
-                    return Err(Failure::Usage(format!(
-                        "--resume {path}: the file has output of job {nspace}, which is not pulled: write to a new file"
-                    )));
-                }
-            }
+            return Err(Failure::Usage(format!(
+                "--resume {path}: the file has output of {has}: write to a new file"
+            )));
         }
         Ok(())
     }
@@ -153,28 +141,17 @@ impl Resume {
     }
 }
 
-/// Divides bytes before and behind a text.
-fn split<'a>(bytes: &'a [u8], text: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let index = find(bytes, text)?;
-    Some((bytes.get(..index)?, bytes.get(index.saturating_add(text.len())..)?))
-}
-
-/// Returns the stream of an object that begins with `head`.
-fn stream_name(head: &[u8]) -> Option<StreamName> {
-    let object: Value = serde_json::from_slice(&[head, b"}"].concat()).ok()?;
-    let rank = match object.get("rank")? {
-        Value::Null => Rank::UNDEF,
-        rank => Rank(u32::try_from(rank.as_u64()?).ok()?),
-    };
-    let nspace = object.get("nspace")?.as_str()?.parse().ok()?;
-    let channel = object.get("channel")?.as_str()?;
-    let channel = Channel::OUTPUTS.into_iter().find(|known| known.as_str() == channel)?;
-    Some((nspace, rank, channel, object.get("logged").is_some()))
+impl Object<'_> {
+    /// Returns the stream, if it has one.
+    fn stream(&self) -> Option<StreamName> {
+        let rank = self.rank.map_or(Rank::UNDEF, Rank);
+        let channel = Channel::OUTPUTS.into_iter().find(|known| Some(known.as_str()) == self.channel)?;
+        Some((self.nspace.clone()?, rank, channel, self.logged))
+    }
 }
 
 /// Returns the run and the offset of a token.
-fn parse(token: &[u8]) -> Option<(u128, u64)> {
-    let token = std::str::from_utf8(token).ok()?.strip_suffix('"')?;
+fn parse(token: &str) -> Option<(u128, u64)> {
     let (run, offset) = token.split_once(':')?;
     Some((u128::from_str_radix(run, 16).ok()?, offset.parse().ok()?))
 }

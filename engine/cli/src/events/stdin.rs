@@ -8,8 +8,8 @@ use std::thread;
 use clap::Args;
 use iof_engine::{Engine, Grant, Stdin};
 use iof_proto::directive::key;
-use iof_proto::{Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets};
-use iof_tool::{Push, PushError, Pusher};
+use iof_proto::{Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets, Status};
+use iof_tool::{Push, PushError, Pusher, RequestError};
 
 use crate::commands::push::report_wait;
 use crate::error::Failure;
@@ -55,7 +55,7 @@ pub struct StdinPlan {
     pushed: BTreeMap<Rank, bool>,
 }
 
-/// What becomes of the push of the command's own stdin.
+/// The fate of the push of the command's own stdin.
 pub enum StdinEvent {
     /// The stdin could not be read to its end, as a message has told.
     Failed,
@@ -163,11 +163,11 @@ impl StdinPlan {
         let pusher = match Pusher::start(attach()?, &push, io::stdin(), report_wait) {
             Ok(pusher) => pusher,
             // All ranks have already ended or closed their stdin.
-            Err(PushError::Request(_)) => {
+            Err(PushError::Request(error)) if !lacks_resources(&error) => {
                 on_event(StdinEvent::Over);
                 return Ok(());
             }
-            Err(error) => return Err(Failure::running(error)),
+            Err(error) => return Err(Failure::Running(format!("cannot push stdin: {error}"))),
         };
         let end = move || {
             let result = pusher.join_with(|error| match error {
@@ -198,6 +198,11 @@ fn report(report: &PushReport) {
             print_message(format_args!("rank {} got {delivered} bytes of stdin: it {cause}", target.rank));
         }
     }
+}
+
+/// Returns whether a push was refused although ranks take it.
+fn lacks_resources(error: &RequestError) -> bool {
+    matches!(error, RequestError::Denied(failure) if failure.status == Status::ERR_OUT_OF_RESOURCE)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_engine::Engine;
-use iof_nodes::{NodeConfig, NodeFiles, Start};
+use iof_nodes::{NodeConfig, NodeFiles, NodeStart};
 use iof_output::{NewFiles, PrintReport};
 use iof_proto::Rank;
 use iof_remote::{FileWriter, FilesEnd, StartRefusal};
@@ -28,9 +28,9 @@ const NAME: &str = "iof agent";
 #[derive(Default)]
 pub struct FileWriters {
     writers: Vec<OutputWriter>,
-    /// What was created, until the ranks run.
+    /// The files that were created, until the ranks run.
     new: NewFiles,
-    /// How long files may accept nothing (`--give-up`).
+    /// The time for which files may accept nothing (`--give-up`).
     give_up: Option<Duration>,
     /// The same after the ranks were ended.
     write_limit: Duration,
@@ -43,8 +43,8 @@ pub struct FileWriters {
 impl FileWriters {
     /// Creates the files that `start` asks for, at most `spare` of them open at a time, and starts
     /// their printers. The ranks wait for these.
-    pub fn start(engine: &Engine, start: &Start, spare: u64) -> Result<FileWriters, Failure> {
-        let Start { spec, config } = start;
+    pub fn start(engine: &Engine, start: &NodeStart, spare: u64) -> Result<FileWriters, Failure> {
+        let NodeStart { spec, config } = start;
         let Some(files) = &config.files else { return Ok(FileWriters::default()) };
         let args = output_args(config, files);
         let outputs = args.prepare_agent(files.nprocs, files.directory.as_ref())?;
@@ -98,7 +98,7 @@ impl FileWriter for FileWriters {
     }
 }
 
-/// What the wait for files takes into account.
+/// The events that the wait for files takes into account.
 enum FileEvent {
     /// A printer has ended.
     Ended(Result<PrintReport, Failure>),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use iof_engine::{Config, Engine, StartError};
-use iof_nodes::Start;
+use iof_nodes::NodeStart;
 use iof_remote::{
     Agent, AgentError, AgentExit, AgentHooks, FileWriter, Invitation, InvitationError, NodeConnection,
     StartRefusal,
@@ -128,7 +128,7 @@ fn detach() -> io::Result<()> {
     Ok(())
 }
 
-/// What the command adds to its agents.
+/// The hooks that the command adds to its agents.
 struct Hooks;
 
 impl AgentHooks for Hooks {
@@ -150,7 +150,7 @@ impl AgentHooks for Hooks {
     fn open_files(
         &self,
         engine: &Engine,
-        start: &Start,
+        start: &NodeStart,
         spare: u64,
     ) -> Result<Box<dyn FileWriter>, StartRefusal> {
         Ok(Box::new(FileWriters::start(engine, start, spare).map_err(refusal)?))

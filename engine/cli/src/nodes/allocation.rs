@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use super::hostfile;
-use super::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, slots};
-use crate::error::shown;
+use iof_remote::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, slots};
 use iof_remote::{NodeList, SITES, SSH, Site};
+
+use super::hostfile;
+use crate::error::shown;
 
 /// The largest number of pairs of brackets in one part of a list.
 const MAX_BRACKETS: usize = 8;
@@ -189,7 +190,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::nodes::hosts::MapBy;
+    use iof_remote::hosts::MapBy;
 
     fn find_in(variables: &[(&str, &str)]) -> Result<Option<ChosenHosts>, String> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();

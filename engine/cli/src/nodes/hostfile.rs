@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::hosts::{Hosts, name_and_slots, slots};
+use iof_remote::hosts::{Hosts, name_and_slots, slots};
+
 use crate::error::shown;
 
 /// The longest file of hosts, in bytes.
@@ -64,7 +65,7 @@ mod tests {
     fn the_forms_of_open_mpi_and_mpich_are_understood() {
         let text = "# the nodes\n a slots=2 max_slots=4 # first\n\nb:3\r\nuser@c.site\na\n";
         let hosts: Hosts = "a:3,b:3,user@c.site".parse().unwrap();
-        let slots = |hosts: &Hosts| hosts.place(7, super::super::hosts::MapBy::Slot).unwrap();
+        let slots = |hosts: &Hosts| hosts.place(7, iof_remote::hosts::MapBy::Slot).unwrap();
         assert_eq!(slots(&parse(text, "--hostfile").unwrap()), slots(&hosts));
     }
 

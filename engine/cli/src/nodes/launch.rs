@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, LaunchError, Rendezvous};
+use iof_output::PrintReport;
 use iof_remote::{Launch, Node, RemoteJob, RemoteStartError, StartProgress, StartStep, Template};
 use nix::sys::signal::Signal;
 
@@ -49,53 +50,57 @@ pub fn start(
 ) -> Result<RemoteJob, Failure> {
     let (mut for_ranks, mut ended_by, mut is_told) = (Vec::new(), None, false);
     let mut is_interrupted = |progress: &StartProgress<'_>| {
-        if progress.elapsed >= TELL_AFTER && !is_told {
-            is_told = true;
-            tell(progress, launch);
-        }
-        if launch.spec.timeout.is_some_and(|timeout| progress.elapsed >= timeout) {
-            ended_by = Some(Ended::Timeout(progress.awaited()));
-        }
+        tell_late(progress, launch, &mut is_told);
         while let Some(received) = ended_by.is_none().then(|| signals.wait_for(Duration::ZERO)).flatten() {
-            ended_by = hold(received, progress.step, &mut for_ranks).map(Ended::Signal);
+            ended_by = hold(received, progress.step, &mut for_ranks);
         }
-        if is_told && matches!(ended_by, Some(Ended::Signal(_))) {
+        if ended_by.is_some() {
             tell(progress, launch);
         }
         ended_by.is_some()
     };
-    let reports = events.clone();
-    let files = move |host, result: Result<_, String>| {
-        // A send fails only if the command has already decided to end.
-        let result = result.map_err(|reason| Failure::Running(format!("{host}: {reason}")));
-        let _ = reports.send(JobEvent::NodeFiles(result));
-    };
-    let started = launch.start(engine, nodes, &mut is_interrupted, files);
+    let started = launch.start(engine, nodes, &mut is_interrupted, report_files(events.clone()));
     let job = started.map_err(|error| not_started(error, launch, ended_by))?;
     for_ranks.into_iter().for_each(|received| drop(events.send(before_start(received))));
     Ok(job)
 }
 
+/// Returns a function that sends what becomes of the files of the nodes as events.
+pub fn report_files(events: Sender<JobEvent>) -> impl FnMut(String, Result<PrintReport, String>) + Send {
+    move |host, result| {
+        let result = result.map_err(|reason| Failure::Running(format!("{host}: {reason}")));
+        // A send fails only if the command has already decided to end.
+        let _ = events.send(JobEvent::NodeFiles(result));
+    }
+}
+
 /// The time after which a line names the nodes that have not answered.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 
-/// The reason why the user has ended a start.
-enum Ended {
-    Signal(Signal),
-    /// The time limit of the job, with the nodes that were waited for.
-    Timeout(String),
+/// Names the nodes that have not answered after a while, once.
+pub fn tell_late(progress: &StartProgress<'_>, launch: &Launch<'_>, is_told: &mut bool) {
+    if progress.elapsed >= TELL_AFTER && !*is_told {
+        *is_told = true;
+        tell(progress, launch);
+    }
 }
 
 /// Names the nodes that have not answered.
 fn tell(progress: &StartProgress<'_>, launch: &Launch<'_>) {
-    let limits = [(launch.start_timeout, "--start-timeout"), (launch.spec.timeout, "--timeout")];
-    let limit = limits.into_iter().filter_map(|(limit, option)| Some((limit?, option))).min();
-    let limit = limit.map(|(limit, option)| format!(", for at most {} ({option})", show_duration(limit)));
+    let limit =
+        limit(launch).map(|(limit, option)| format!(", for at most {} ({option})", show_duration(limit)));
     let what = match progress.step {
         StartStep::Agents => "the agents of",
         StartStep::Ranks => "the ranks to start on",
     };
-    print_message(format_args!("waiting for {what} {}{}", progress.awaited(), limit.unwrap_or_default()));
+    let (nspace, awaited) = (&launch.spec.nspace, progress.awaited());
+    print_message(format_args!("job {nspace}: waiting for {what} {awaited}{}", limit.unwrap_or_default()));
+}
+
+/// Returns the smaller limit for the time of a start, and its option.
+fn limit(launch: &Launch<'_>) -> Option<(Duration, &'static str)> {
+    let limits = [(launch.start_timeout, "--start-timeout"), (launch.spec.timeout, "--timeout")];
+    limits.into_iter().filter_map(|(limit, option)| Some((limit?, option))).min()
 }
 
 /// Keeps a signal for the ranks until all agents have told that theirs run. Returns one that asks to end,
@@ -113,9 +118,10 @@ fn hold(received: ReceivedSignal, step: StartStep, held: &mut Vec<ReceivedSignal
     None
 }
 
-/// What a user can do if a node is lost at the start for a reason with one of these texts, the first
-/// one that fits.
-const HINTS: [(&str, &str); 6] = [
+/// Remedies for a user if a node is lost at the start for a reason with one of these texts, the
+/// first one that fits.
+const HINTS: [(&str, &str); 7] = [
+    ("cannot connect to the front end", "choose an address that the nodes reach with --carrier tcp:ADDRESS"),
     ("exit status: 126", INSTALL_HINT),
     ("exit status: 127", INSTALL_HINT),
     ("exit status: 254", "sshd of the node lets nobody log in: see /etc/nologin there"),
@@ -129,14 +135,17 @@ const HINTS: [(&str, &str); 6] = [
 
 const INSTALL_HINT: &str = "each node needs iof at the path that it has here";
 
-fn not_started(error: RemoteStartError, launch: &Launch<'_>, ended_by: Option<Ended>) -> Failure {
+fn not_started(error: RemoteStartError, launch: &Launch<'_>, ended_by: Option<Signal>) -> Failure {
     match (error, ended_by) {
-        (RemoteStartError::Interrupted, Some(Ended::Signal(signal))) => Failure::Signal(signal),
-        (RemoteStartError::Interrupted, Some(Ended::Timeout(hosts))) => Failure::Timeout(format!(
-            "job {}: not started after {} (--timeout): no answer from {hosts}",
-            launch.spec.nspace,
-            show_duration(launch.spec.timeout.unwrap_or_default())
-        )),
+        (RemoteStartError::Interrupted, Some(signal)) => Failure::Signal(signal),
+        (RemoteStartError::Timeout { hosts, limit: time }, _)
+            if limit(launch) == Some((time, "--timeout")) =>
+        {
+            let (nspace, time) = (&launch.spec.nspace, show_duration(time));
+            Failure::Timeout(format!(
+                "job {nspace}: not started after {time} (--timeout): no answer from {hosts}"
+            ))
+        }
         (error @ RemoteStartError::Timeout { .. }, _) => {
             let needed = match launch.carriers.address() {
                 Some(address) => format!("the nodes must be able to connect to {address}"),

@@ -6,19 +6,20 @@ use std::time::Duration;
 use std::{env, io};
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use iof_engine::JobSpec;
 use iof_proto::Rank;
+use iof_remote::hosts::{Hosts, MapBy, is_here};
 use iof_remote::{Carriers, EmptyTemplate, Launch, Node, NodeConfig, SITES, Template, shell_word};
 
 use super::allocation::{ChosenHosts, site};
 use super::hostfile;
-use super::hosts::{Hosts, MapBy, is_here};
 use super::tcp::TcpCarrier;
 use crate::error::Failure;
 use crate::options::values::{duration, timeout};
 
 /// The options for nodes.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct NodeArgs {
     /// Run the ranks on these nodes, such as a:4,b:4
     ///
@@ -40,7 +41,7 @@ pub struct NodeArgs {
     ///
     /// With slot, the default, ranks fill the slots of one host after the other. With node, ranks
     /// take one slot of each host in turn.
-    #[arg(long, help_heading = "Node options", value_name = "HOW", value_enum, default_value_t = MapBy::Slot)]
+    #[arg(long, help_heading = "Node options", value_name = "HOW", value_parser = map_by(), default_value = "slot")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     map_by: MapBy,
 
@@ -117,34 +118,20 @@ pub struct NodeArgs {
     reattach: Option<Duration>,
 }
 
-/// The limits for nodes that do not answer.
-pub struct NodeLimits {
-    reattach: Option<Duration>,
-    node: Option<Duration>,
-    start: Option<Duration>,
-    starts: Option<usize>,
-}
-
-impl NodeLimits {
-    /// Returns the launch of a job with these limits, without printers.
-    pub fn launch<'a>(&self, spec: &'a JobSpec, carriers: &'a Carriers, config: NodeConfig) -> Launch<'a> {
-        let mut launch = Launch { config, ..Launch::new(spec, carriers) };
-        (launch.reattach, launch.node_timeout) = (self.reattach, self.node);
-        launch.start_timeout = self.start.or(launch.start_timeout);
-        launch.starts = self.starts.unwrap_or(launch.starts);
-        launch
-    }
-}
-
 impl NodeArgs {
-    /// Returns how the agents of these nodes are reached.
-    pub fn carriers(&self, nodes: &[Node], template: &Template) -> Result<Carriers, Failure> {
+    /// Returns how the agents of these nodes are reached, for a job that a rank spawns if it `is_spawned`.
+    pub fn carriers(
+        &self,
+        nodes: &[Node],
+        template: &Template,
+        is_spawned: bool,
+    ) -> Result<Carriers, Failure> {
         let agent = agent_command(self.reattach_limit(), self.has_tcp()).map_err(Failure::running)?;
         let carriers = Carriers::command(template.clone(), agent);
         match &self.carrier {
             None => Ok(carriers.with_link(own_command("link").map_err(Failure::running)?)),
             Some(carrier) => {
-                let listener = carrier.listen(nodes, self.carrier_insecure)?;
+                let listener = carrier.listen(nodes, self.carrier_insecure, is_spawned)?;
                 carriers.over_tcp(listener).map_err(Failure::running)
             }
         }
@@ -175,10 +162,13 @@ impl NodeArgs {
         Ok(())
     }
 
-    /// Returns the limits for nodes that do not answer.
-    pub fn limits(&self) -> NodeLimits {
-        let (reattach, node, starts) = (self.reattach_limit(), self.node_timeout, self.starts);
-        NodeLimits { reattach, node, start: self.start_timeout, starts }
+    /// Returns the launch of a job with these limits for nodes that do not answer, without printers.
+    pub fn launch<'a>(&self, spec: &'a JobSpec, carriers: &'a Carriers, config: NodeConfig) -> Launch<'a> {
+        let mut launch = Launch { config, ..Launch::new(spec, carriers) };
+        (launch.reattach, launch.node_timeout) = (self.reattach_limit(), self.node_timeout);
+        launch.start_timeout = self.start_timeout.or(launch.start_timeout);
+        launch.starts = self.starts.unwrap_or(launch.starts);
+        launch
     }
 
     /// Returns the nodes of `nprocs` ranks that follow the `used` ones which run there, and the command that
@@ -291,6 +281,14 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|count| *count > 0)
         .ok_or_else(|| "expected a number of nodes, at least 1".into())
+}
+
+/// Returns the parser of `--map-by`.
+fn map_by() -> impl TypedValueParser<Value = MapBy> {
+    let slot = PossibleValue::new("slot").help("The slots of one host after the other");
+    let node = PossibleValue::new("node").help("One slot of each host in turn");
+    PossibleValuesParser::new([slot, node])
+        .map(|value| if value == "node" { MapBy::Node } else { MapBy::Slot })
 }
 
 /// Parses the name of a variable.

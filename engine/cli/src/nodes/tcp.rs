@@ -4,9 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 use std::str::FromStr;
 
 use iof_remote::Node;
+use iof_remote::hosts::host_of;
 
-use super::hosts::host_of;
 use crate::error::{Failure, shown};
+
+/// The largest number of ports behind that of `--carrier` at which spawned jobs listen while it is in use.
+const MAX_SPAWN_PORTS: u16 = 64;
 
 /// The value of `--carrier`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,14 +47,23 @@ impl TcpCarrier {
         self.address.map_or(Ok(()), |address| check(address, is_insecure))
     }
 
-    /// Listens at the address, for agents on these nodes.
-    pub fn listen(&self, nodes: &[Node], is_insecure: bool) -> Result<TcpListener, Failure> {
+    /// Listens at the address, for agents on these nodes; if the job `is_spawned`, at the next port that is free.
+    pub fn listen(
+        &self,
+        nodes: &[Node],
+        is_insecure: bool,
+        is_spawned: bool,
+    ) -> Result<TcpListener, Failure> {
         let address = match self.address {
             Some(address) => address,
             None => own_address(nodes)?,
         };
         check(address, is_insecure)?;
-        TcpListener::bind((address, self.port)).map_err(|error| {
+        let others = if is_spawned { MAX_SPAWN_PORTS } else { 0 };
+        let mut others = (1..=others).filter_map(|number| self.port.checked_add(number));
+        let listener = TcpListener::bind((address, self.port));
+        let next = |error| others.find_map(|port| TcpListener::bind((address, port)).ok()).ok_or(error);
+        listener.or_else(next).map_err(|error| {
             Failure::Usage(format!(
                 "--carrier: cannot listen at {}: {error}",
                 SocketAddr::new(address, self.port)

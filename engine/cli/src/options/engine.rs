@@ -14,8 +14,8 @@ use crate::options::values::pid;
 pub struct EngineArgs {
     /// Attach to the `iof run` with this pid
     ///
-    /// By default, a command that runs in a rank attaches to the engine that started the rank. Any
-    /// other attaches to the node's system-level engine if that accepts it, otherwise to this
+    /// By default, top shows all engines of this user, any other command that runs in a rank attaches to
+    /// the engine that started the rank, and any other attaches to the node's system-level engine if that accepts it, otherwise to this
     /// user's only engine. May be combined with the name of a job.
     #[arg(long, value_name = "PID", group = "target", value_parser = pid)]
     pub pid: Option<u32>,

@@ -76,6 +76,11 @@ impl PositionArgs {
         since.or(self.from.map(Position::Offset)).or_else(tail).unwrap_or_default()
     }
 
+    /// Returns whether no output is selected: it ends where it begins.
+    pub fn is_empty(&self) -> bool {
+        self.no_follow && self.position() == Position::Newest
+    }
+
     /// Returns the lines that are to be found in the streams.
     pub fn lines(&self) -> Option<Tail> {
         self.tail.filter(|tail| tail.count > 0)
@@ -88,11 +93,14 @@ impl Tail {
         Tail { count, all: false }
     }
 
-    /// Makes the streams of `tools` begin with these lines.
-    pub fn apply(self, tools: &mut [Tool]) {
+    /// Makes the streams of `tools` begin with these lines. If `ends`, they end with them, too.
+    pub fn apply(self, tools: &mut [Tool], ends: bool) {
         let mut begins: BTreeMap<(usize, FeedId), u64> = BTreeMap::new();
         let mut groups: BTreeMap<Option<Proc>, BinaryHeap<_>> = BTreeMap::new();
         let mut streams = Vec::new();
+        for tool in tools.iter_mut().filter(|_| ends) {
+            tool.streams().collect::<Vec<_>>().into_iter().for_each(|stream| tool.end_here(stream));
+        }
         for (tool, attached) in tools.iter().enumerate() {
             for stream in attached.streams() {
                 let mut lines = attached.cached_lines(stream);

@@ -2,7 +2,7 @@
 
 use strsim::{jaro, osa_distance};
 
-/// How similar two names have to be, from 0 to 1.
+/// The least similarity of two names that counts, from 0 to 1.
 const LEAST_SIMILARITY: f64 = 0.85;
 
 /// Returns the name that is most similar to `typed`, if one is similar enough.

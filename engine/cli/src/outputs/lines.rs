@@ -3,12 +3,14 @@
 use std::env;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::sync::Once;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use iof_output::{LabelTemplate, LineFilter, LinePattern};
+use iof_output::{Fold, LabelTemplate, LineFilter, LinePattern};
 
 use crate::options::values::{Choice, choice};
+use crate::terminal::message::print_message;
 
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";
@@ -21,7 +23,7 @@ pub struct LineArgs {
     /// {time:%H:%M:%S} (in the local time zone, in the format of strftime), {elapsed} (seconds since this
     /// command began, negative for older output). {{ and }} are braces. In place of tags and timestamp.
     #[arg(long, help_heading = OUTPUT, value_name = "TEMPLATE", value_parser = label, allow_hyphen_values = true)]
-    label: Option<LabelTemplate>,
+    pub label: Option<LabelTemplate>,
 
     /// Colour tags and labels: auto, always or never
     ///
@@ -44,6 +46,14 @@ pub struct LineArgs {
     /// With --match, of the lines that match that.
     #[arg(id = "exclude", long, help_heading = OUTPUT, value_name = "REGEX", value_parser = LinePattern::new, allow_hyphen_values = true)]
     excluded: Option<LinePattern>,
+
+    /// Show equal lines of ranks once, with these ranks
+    ///
+    /// Such as [0-3,7]<stdout>: ready. A line waits for 0.25 seconds for further ranks that write it. With pull
+    /// --no-follow, equal whole outputs of ranks are one block, as with clush -b. Up to 64 MiB are held. Files
+    /// contain all lines.
+    #[arg(long, help_heading = OUTPUT)]
+    fold: bool,
 }
 
 /// Set if tags are coloured, or not; `None` if that depends on the output and the environment.
@@ -62,10 +72,26 @@ fn label(text: &str) -> Result<LabelTemplate, String> {
     LabelTemplate::new(text, began).map_err(|error| format!("invalid label '{text}': {error}"))
 }
 
+/// Reports once that not all lines can wait.
+fn report_full(limit: usize) {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        print_message(format_args!(
+            "--fold: output of more than {} MiB cannot wait: it is written before further ranks may have written the same",
+            limit >> 20
+        ));
+    });
+}
+
 impl LineArgs {
-    /// Returns the label before each line, if the user has composed one.
-    pub fn label(&self) -> Option<&LabelTemplate> {
-        self.label.as_ref()
+    /// Returns how lines are folded, if they are.
+    pub fn fold(&self) -> Option<Fold> {
+        self.fold.then_some(Fold { whole: false, on_full: report_full })
+    }
+
+    /// Returns `--fold` if it was given.
+    pub fn fold_option(&self) -> Option<&'static str> {
+        self.fold.then_some("--fold")
     }
 
     /// Returns whether tags that are shown on `file` have colours (<https://no-color.org>,

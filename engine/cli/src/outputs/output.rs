@@ -11,8 +11,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
-    Audience, Choice, FilePlace, Files, FlushTimeout, LaterOutput, MAX_OPEN_FILES, Markup, Options, Output,
-    Rotation, Stamp, Style, StyleExtras, WriteWatch, format_words,
+    Audience, Choice, FilePlace, Files, FlushTimeout, Fold, LaterOutput, MAX_OPEN_FILES, Markup, Options,
+    Output, Rotation, Stamp, Style, StyleExtras, WriteWatch, format_words,
 };
 use iof_proto::{Channels, Rank};
 use iof_tool::Tool;
@@ -21,9 +21,10 @@ use nix::unistd::gethostname;
 use crate::error::{Failure, no_directory};
 use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::outputs::lines::LineArgs;
-use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
+use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget, print_ranks_beside_files};
 use crate::outputs::redirect::{RedirectArgs, check_rotation, invalid};
 use crate::reports::exits::no_such_rank;
+use crate::reports::objects::rank_object;
 use crate::terminal::give_up::WatchedOutput;
 use crate::terminal::message::{beside_output, print_message};
 
@@ -159,6 +160,8 @@ pub struct Outputs<'a> {
     writes: WrittenOutputs,
     /// The number of ranks, if it is known.
     pub(super) nprocs: Option<u32>,
+    /// The folding of what is shown, if it is folded.
+    pub(super) fold: Option<Fold>,
     /// The outputs to stdout and stderr, once the first job has them.
     shared: Rc<OnceCell<(LaterOutput, LaterOutput)>>,
 }
@@ -172,14 +175,15 @@ impl OutputArgs {
             && choice.markup == Markup::Text
             && choice.stamp.is_none()
             && choice.tags().next().is_none()
-            && self.lines.label().is_none()
+            && self.lines.label.is_none()
         {
             return Err(Failure::usage(
                 "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
             ));
         }
         let ranks = nprocs.and_then(|nprocs| u32::try_from(nprocs).ok());
-        let outputs = Outputs { args: self, choice, writes, nprocs: ranks, shared: Rc::default() };
+        let fold = self.lines.fold();
+        let outputs = Outputs { args: self, choice, writes, nprocs: ranks, fold, shared: Rc::default() };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -193,11 +197,8 @@ impl OutputArgs {
                 "--file-size and --open-mode apply to files: add --output dir=DIR, --output file=NAME or -o PATTERN",
             ));
         }
-        let shows = self
-            .ranks
-            .as_ref()
-            .map(|_| ("--ranks", "ranks"))
-            .or(self.lines.filter_option().zip(Some("lines")));
+        let lines = self.lines.filter_option().or(self.lines.fold_option()).zip(Some("lines"));
+        let shows = self.ranks.as_ref().map(|_| ("--ranks", "ranks")).or(lines);
         if let Some((shows, what)) = shows.filter(|_| outputs.shown().is_empty()) {
             let remedy = match self.redirect.option() {
                 Some(option) => {
@@ -219,7 +220,7 @@ impl OutputArgs {
     pub fn prepare_agent(&self, nprocs: u32, directory: &Path) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         let (writes, nprocs) = (WrittenOutputs::Agent, Some(nprocs));
-        let outputs = Outputs { args: self, choice, writes, nprocs, shared: Rc::default() };
+        let outputs = Outputs { args: self, choice, writes, nprocs, fold: None, shared: Rc::default() };
         let files = outputs.files();
         if let Err(error) = env::set_current_dir(directory)
             && !files.iter().all(|(_, files)| files.is_absolute())
@@ -303,7 +304,7 @@ impl<'a> Outputs<'a> {
         if self.shown().is_empty() {
             return;
         }
-        self.choice.fullname |= !self.is_json() && self.args.lines.label().is_none();
+        self.choice.fullname |= !self.is_json() && self.args.lines.label.is_none();
     }
 
     /// Shows the time of each line, if --output does not.
@@ -316,11 +317,11 @@ impl<'a> Outputs<'a> {
         !self.files().is_empty()
     }
 
-    /// Returns the same outputs for another job, of `nprocs` ranks on this node.
-    pub fn of_job(&self, nprocs: u64) -> Outputs<'a> {
+    /// Returns the same outputs for another job, of `nprocs` ranks on this node or on others.
+    pub fn of_job(&self, nprocs: u64, is_on_nodes: bool) -> Outputs<'a> {
         let (choice, nprocs) = (self.choice.clone(), u32::try_from(nprocs).ok());
-        let (writes, shared) = (WrittenOutputs::All, Rc::clone(&self.shared));
-        Outputs { args: self.args, choice, writes, nprocs, shared }
+        let writes = if is_on_nodes { self.writes } else { WrittenOutputs::All };
+        Outputs { choice, writes, nprocs, shared: Rc::clone(&self.shared), ..*self }
     }
 
     /// Returns the outputs to stdout and stderr.
@@ -355,8 +356,7 @@ impl<'a> Outputs<'a> {
 
     /// Returns the targets that have streams.
     fn targets(&self) -> Result<Vec<OutputTarget<'a>>, Failure> {
-        let (args, choice) = (self.args, &self.choice);
-        let errors = Channels::ERRORS;
+        let (args, choice, errors) = (self.args, &self.choice, Channels::ERRORS);
         let mut targets = Vec::new();
         if self.is_json() && self.writes != WrittenOutputs::Agent {
             // Messages and the ends of ranks go to stdout even if all output goes to files.
@@ -401,6 +401,7 @@ impl<'a> Outputs<'a> {
         let hidden = args.no_forward.unwrap_or(Channels::empty());
         targets.iter_mut().for_each(|target| target.channels -= hidden);
         targets.retain(|target| !target.channels.is_empty());
+        print_ranks_beside_files(&mut targets);
         Ok(targets)
     }
 
@@ -420,8 +421,9 @@ impl<'a> Outputs<'a> {
     }
 
     fn options(&self, colour: bool, is_shown: bool) -> Options {
-        let Outputs { args, choice, .. } = self;
-        let filter = args.lines.filter().filter(|_| is_shown);
+        let Outputs { args, .. } = self;
+        let (filter, fold) = (args.lines.filter().filter(|_| is_shown), self.fold.filter(|_| is_shown));
+        let choice = &self.choice_of(fold);
         let max_time = match &filter {
             // A part does not tell whether its line is shown.
             Some(_) => Some(Duration::MAX),
@@ -434,12 +436,14 @@ impl<'a> Outputs<'a> {
             suffix: args.tag_suffix.clone(),
             colour,
             filter,
-            template: args.lines.label().cloned(),
+            template: args.lines.label.clone(),
         };
         Options {
             style: Style::new(choice, &extras),
             flush_timeout: FlushTimeout { max_time, ..self.flush_timeout() },
             raw: choice.raw,
+            fold,
+            rank_object: is_shown.then_some(rank_object),
         }
     }
 

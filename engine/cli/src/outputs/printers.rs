@@ -20,6 +20,7 @@ use crate::error::Failure;
 use crate::options::values::Ranks;
 use crate::processes::threads::{no_thread, start_thread};
 use crate::reports::gaps::Gaps;
+use crate::reports::objects::print_rank;
 use crate::terminal::give_up::WatchedOutput;
 use crate::terminal::message::print_message;
 
@@ -64,6 +65,14 @@ pub type OutputReport<T> = (T, Result<PrintReport, Failure>);
 
 /// The wait of a part of a line in a job of one rank.
 pub const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
+
+/// Lets the first of these targets print the objects of ranks if all output goes to files. Otherwise, the first
+/// one is stdout.
+pub fn print_ranks_beside_files(targets: &mut [OutputTarget<'_>]) {
+    if let Some(OutputTarget { destination: Destination::Files(_), options, .. }) = targets.first_mut() {
+        options.rank_object = Some(print_rank);
+    }
+}
 
 /// The outputs whose streams are pulled, and whose printers have not started.
 pub struct AttachedOutputs<'a>(pub Vec<(Tool, OutputTarget<'a>)>);
@@ -126,11 +135,7 @@ impl AttachedOutputs<'_> {
         for app in apps {
             // A program that cannot be started is reported elsewhere.
             let Some(program) = file_of(app) else { continue };
-            let same = self.0.iter().find_map(|(_, target)| match &target.destination {
-                Destination::LockedFiles(files) => files.find(&program),
-                _ => None,
-            });
-            if let Some(path) = same {
+            if let Some(path) = self.find(&program) {
                 return Err(Failure::Usage(format!(
                     "the output file {} is the program '{}': name another file",
                     path.display(),
@@ -139,6 +144,14 @@ impl AttachedOutputs<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the path of the locked file that is the file with this metadata.
+    pub fn find(&self, file: &Metadata) -> Option<&Path> {
+        self.0.iter().find_map(|(_, target)| match &target.destination {
+            Destination::LockedFiles(files) => files.find(file),
+            _ => None,
+        })
     }
 
     /// Opens the FIFOs that have a reader by now. Returns the path of one that has none.
@@ -185,7 +198,7 @@ impl AttachedOutputs<'_> {
 }
 
 /// Returns the metadata of the file that the ranks of `app` execute.
-fn file_of(app: &App) -> Option<Metadata> {
+pub fn file_of(app: &App) -> Option<Metadata> {
     find_program(app).and_then(fs::metadata).ok()
 }
 
@@ -194,7 +207,7 @@ fn file_of(app: &App) -> Option<Metadata> {
 /// # Errors
 /// Streams are missing, or the printer has ended before them.
 pub fn add_report(sum: &mut PrintReport, report: PrintReport) -> Result<(), Failure> {
-    let PrintReport { written, lost, missed, unfinished, misses_streams, .. } = report;
+    let PrintReport { written, lost, missed, broken, unfinished, misses_streams, .. } = report;
     if missed > 0 {
         // A line on their missing bytes names them.
         return Err(Failure::running("an output lacks whole streams, for which memory was missing"));
@@ -205,6 +218,7 @@ pub fn add_report(sum: &mut PrintReport, report: PrintReport) -> Result<(), Fail
         ));
     }
     sum.written = sum.written.saturating_add(written);
+    sum.broken = sum.broken.saturating_add(broken);
     for (channel, lost) in lost {
         let total = sum.lost.entry(channel).or_default();
         *total = total.saturating_add(lost);

@@ -33,6 +33,7 @@ changed. `iof pull` takes those for output.
 | `sattach JOB.STEP` | `iof pull JOB`, `iof top JOB`, `iof push --nspace JOB` |
 | `kubectl logs -f POD`, `docker logs -f NAME` | `iof pull JOB` |
 | `stern 'train-.*'`, `docker compose logs -f` | `iof pull 'train-*'`, `iof pull --all` |
+| `clush -b CMD` | `iof run --fold CMD`, `iof pull --no-follow --fold` |
 | `stern -i ERROR -e DEBUG` | `iof pull --match ERROR --exclude DEBUG` |
 | `squeue`, `orte-ps` | `iof ps` |
 | `scancel -s USR1 JOB` | `iof kill JOB USR1` |

@@ -138,6 +138,7 @@ const PULL: Sections = Sections {
         ("iof pull --channel stderr --tail 0", "Show what the ranks write to stderr from now on."),
         ("iof pull 'train-*' --match 'loss|error'", "Show these lines of all jobs with such a name."),
         ("iof pull --wait train --label '{time} {rank} '", "Wait for a job, and show the time of each line."),
+        ("iof pull --fold train", "Show equal lines of the ranks once, with the list of these ranks."),
         ("iof pull --no-follow --since 10s", "Show the output of the last ten seconds, and end."),
     ],
     see_also: &["run", "query", "top"],
@@ -197,6 +198,24 @@ const QUERY: Sections = Sections {
         ("iof query stats --json", "Print the counters of all streams as JSON."),
     ],
     see_also: &["top", "run"],
+};
+
+const SERVE: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[TMPDIR],
+    files: &[
+        ("/tmp/iof-UID/iof.HOST.serve", "The token that clients must show, and the port."),
+        SOCKET,
+        JOB_LINK,
+    ],
+    examples: &[
+        ("iof serve", "Print the URL of a page with all jobs."),
+        (
+            "iof serve 'train-*' --port 8080 --allow signals",
+            "Serve some jobs, and let the page send them signals.",
+        ),
+    ],
+    see_also: &["pull", "top"],
 };
 
 const LOG: Sections = Sections {
@@ -307,6 +326,7 @@ const IOF: Sections = Sections {
         "pull",
         "push",
         "top",
+        "serve",
         "query",
         "ps",
         "kill",
@@ -327,6 +347,7 @@ pub fn of_command(name: &str) -> Option<&'static Sections> {
         "push" => &PUSH,
         "top" => &TOP,
         "query" => &QUERY,
+        "serve" => &SERVE,
         "ps" => &PS,
         "kill" => &KILL,
         "log" => &LOG,

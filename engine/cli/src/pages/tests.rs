@@ -55,14 +55,14 @@ fn each_option_stands_in_the_group_of_its_subject() {
         ("App options", "nprocs wdir env"),
         (
             "Job options",
-            "cache_size cache_total drop backend nspace rendezvous_dir mpi bind_to pty merge_at_source grace \
+            "cache_size cache_total drop backend nspace rendezvous_dir mpi bind_to ranks_env pty merge_at_source grace \
              give_up timings summary job_log spawn in keep",
         ),
         ("Stdin options", "stdin stdin_open stdin_file"),
         ("Failure options", "kill_on_bad_exit kill_wait timeout quiet error_lines"),
         (
             "Output options",
-            "output output_file error_file label color match exclude tag_by tag_suffix max_line max_line_time ranks no_forward \
+            "output output_file error_file label color match exclude fold tag_by tag_suffix max_line max_line_time ranks no_forward \
              open_mode file_size file_count",
         ),
         (

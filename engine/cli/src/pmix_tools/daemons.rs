@@ -111,12 +111,9 @@ mod tests {
         let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
         let job = Nspace::new("demo").unwrap();
         let row = |(rank, host): (u32, &str)| ProcInfo {
-            proc: Proc::new(job.clone(), Rank(rank)),
             host: host.into(),
-            executable: String::new(),
             pid: 7,
-            exit_code: None,
-            state: ProcState::Running,
+            ..ProcInfo::new(Proc::new(job.clone(), Rank(rank)), ProcState::Running)
         };
         let table = || [(0, own.as_str()), (1, "elsewhere")].map(row).to_vec();
         let target = |rank| targets(&Proc::new(job.clone(), rank), table()).map(|rows| rows.len());

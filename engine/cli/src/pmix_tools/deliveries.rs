@@ -14,7 +14,7 @@ use iof_tool::{Delivery, Origin};
 /// The most bytes of one delivery.
 const PART: usize = 64 << 10;
 
-/// What the tool has asked for and what it has.
+/// The registrations that the tool has asked for, and the part of their output that it has.
 #[derive(Default)]
 pub struct Deliveries {
     /// The registrations, by the engine's numbers.
@@ -44,7 +44,7 @@ struct Stream {
     lost: u64,
 }
 
-/// What was done with a delivery.
+/// The result of passing a delivery on.
 #[derive(Default)]
 pub struct Passed {
     /// The size of the message to the tool, if there was one.

@@ -1,4 +1,4 @@
-//! How fast output is delivered to a tool of PMIx: as fast as it reads.
+//! The rate at which output is delivered to a tool of PMIx: as fast as it reads.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ struct Batch {
     carried: u64,
     bytes: usize,
     messages: usize,
-    /// Whether no more is added.
+    /// Set if no more is added.
     is_sent: bool,
 }
 

@@ -30,7 +30,7 @@ use super::pace::Pace;
 use super::requests::{Intake, NAME, Waiting, status};
 use crate::error::Failure;
 
-/// How often to look for the engine's end while its messages are not read.
+/// The interval at which to look for the engine's end while its messages are not read.
 const ENGINE_CHECK: Duration = Duration::from_secs(1);
 
 #[derive(Args)]

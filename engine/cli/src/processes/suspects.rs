@@ -79,7 +79,15 @@ mod tests {
 
     fn ended(rank: u32, status: i32, requested: bool) -> RankExit {
         let exit = Exit::Status(ExitStatus::from_raw(status));
-        RankExit { rank: Rank(rank), exit, pid: 77, executable: "sh".into(), host: None, requested }
+        RankExit {
+            rank: Rank(rank),
+            exit,
+            pid: 77,
+            executable: "sh".into(),
+            host: None,
+            requested,
+            used: None,
+        }
     }
 
     fn shown(exits: &[RankExit]) -> Vec<(u32, bool)> {

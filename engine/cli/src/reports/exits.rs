@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use iof_engine::Exit;
-use iof_proto::Rank;
 use iof_proto::ranges::listed;
+use iof_proto::{ProcState, Rank};
 
 use crate::error::Failure;
 
@@ -80,4 +82,16 @@ pub fn number_of_ranks(ranks: u64) -> String {
 pub fn no_such_rank(rank: Rank, place: &str, nprocs: u64) -> Failure {
     let ranks = number_of_ranks(nprocs);
     Failure::Usage(format!("invalid rank {rank} {place}: the job has {ranks}, numbered from 0"))
+}
+/// Returns the exit status of a row of the process table.
+pub fn exit(code: Option<i32>, state: ProcState) -> Exit {
+    if state == ProcState::Unfinalized {
+        return Exit::Unfinalized;
+    }
+    let raw = match (code, state) {
+        (Some(code), ProcState::Killed) => code.checked_sub(128),
+        (Some(code), _) => code.checked_shl(8),
+        (None, _) => None,
+    };
+    raw.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)))
 }

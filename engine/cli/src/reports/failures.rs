@@ -285,7 +285,15 @@ mod tests {
     /// Returns the end of a rank with a status as wait(2) returns it.
     fn ended(rank: u32, status: i32, requested: bool) -> RankExit {
         let exit = Exit::Status(ExitStatus::from_raw(status));
-        RankExit { rank: Rank(rank), exit, pid: 77, executable: "./solver".into(), host: None, requested }
+        RankExit {
+            rank: Rank(rank),
+            exit,
+            pid: 77,
+            executable: "./solver".into(),
+            host: None,
+            requested,
+            used: None,
+        }
     }
 
     #[test]

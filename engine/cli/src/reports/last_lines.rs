@@ -29,7 +29,7 @@ fn try_print(engine: &Engine, nspace: &Nspace, rank: Rank, count: u32) -> Result
     let [tool] = &mut tools;
     let handler = tool.pull(&Pull::new(vec![Proc::new(nspace.clone(), rank)], Channels::STDERR))?.handler;
     tool.wait_for_cached()?;
-    Tail::of_each(count.into()).apply(&mut tools);
+    Tail::of_each(count.into()).apply(&mut tools, false);
     let [mut tool] = tools;
     // A process that outlives the rank may hold the stream open.
     tool.deregister(handler)?;

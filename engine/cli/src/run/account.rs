@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
 use std::time::Duration;
 
-use iof_engine::{Engine, Exit, Grant, Job, Mpi};
+use iof_engine::{Engine, Grant, Job, Mpi};
 use iof_output::PrintReport;
-use iof_proto::query::key;
-use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
+use iof_proto::{Channel, ProcInfo};
 use iof_remote::{AgentCosts, backend_text, cpu_time};
 
-use crate::commands::attach::query_streams;
-use crate::reports::exits::{ExitGroups, number_of_ranks};
+use crate::commands::attach::{query_procs, query_streams};
+use crate::reports::exits::{ExitGroups, exit, number_of_ranks};
 use crate::reports::failures::Failures;
 use crate::terminal::give_up::Blocked;
 use crate::terminal::message::print_message;
@@ -36,7 +33,7 @@ pub struct JobAccount {
     forwarded: Forwarded,
 }
 
-/// What the outputs have written.
+/// The account of the bytes that the outputs have written.
 pub struct Forwarded {
     /// The sum of the reports of all outputs that were written to the end.
     pub report: PrintReport,
@@ -55,39 +52,21 @@ impl JobAccount {
     ) -> Result<JobAccount, Box<dyn Error>> {
         let (user, system) = cpu_time()?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
-        let found = tool.query(&[key::IOF_QUERY_STATS, key::PMIX_QUERY_PROC_TABLE])?;
-        let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
-        let (backend, missing) = (backend_text(engine), None);
-        let mut account = JobAccount { elapsed, backend, user, system, channels, exits, missing, forwarded };
-        for Found { value, .. } in found {
-            account.add(value, failures);
+        let (mut channels, mut exits, mut missing) = (BTreeMap::new(), ExitGroups::default(), None);
+        for stream in query_streams(&mut tool)? {
+            let read: &mut u64 = channels.entry(stream.channel).or_default();
+            *read = read.saturating_add(stream.produced);
+            missing = stream.missing.map(|more| more.saturating_add(missing.unwrap_or(0))).or(missing);
         }
-        Ok(account)
-    }
-
-    fn add(&mut self, value: Value, failures: &Failures) {
-        match value {
-            Value::Streams(streams) => {
-                for stream in streams {
-                    let read = self.channels.entry(stream.channel).or_default();
-                    *read = read.saturating_add(stream.produced);
-                    if let Some(missing) = stream.missing {
-                        self.missing = Some(self.missing.unwrap_or(0).saturating_add(missing));
-                    }
-                }
+        for ProcInfo { proc, exit_code, state, .. } in query_procs(&mut tool)? {
+            let exit = exit(exit_code, state);
+            match failures.cause_of(proc.rank, exit) {
+                Some(cause) => exits.insert_cause(proc.rank, cause),
+                None => exits.insert(proc.rank, exit),
             }
-            Value::Procs(procs) => {
-                for ProcInfo { proc, exit_code, state, .. } in procs {
-                    let exit = exit(exit_code, state);
-                    match failures.cause_of(proc.rank, exit) {
-                        Some(cause) => self.exits.insert_cause(proc.rank, cause),
-                        None => self.exits.insert(proc.rank, exit),
-                    }
-                }
-            }
-            // Not requested.
-            _ => {}
         }
+        let backend = backend_text(engine);
+        Ok(JobAccount { elapsed, backend, user, system, channels, exits, missing, forwarded })
     }
 
     /// Prints the requested parts on stderr.
@@ -165,19 +144,6 @@ fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
     let readers = query_streams(&mut tool)?.into_iter().flat_map(|stream| stream.readers);
     let own = readers.filter(|reader| reader.tool == "iof run" && reader.pid == std::process::id());
     Ok(own.fold(0u64, |sum, reader| sum.saturating_add(reader.lag)))
-}
-
-/// Returns the exit status of a row of the process table.
-pub fn exit(code: Option<i32>, state: ProcState) -> Exit {
-    if state == ProcState::Unfinalized {
-        return Exit::Unfinalized;
-    }
-    let raw = match (code, state) {
-        (Some(code), ProcState::Killed) => code.checked_sub(128),
-        (Some(code), _) => code.checked_shl(8),
-        (None, _) => None,
-    };
-    raw.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)))
 }
 
 /// Returns a text about the protocol by which the ranks could start MPI.

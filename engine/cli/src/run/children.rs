@@ -1,6 +1,7 @@
 //! The jobs that tools have the engine of `iof run` start.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,14 +10,15 @@ use crossbeam::channel::Sender;
 use iof_engine::{Ending, Engine, Job, Mpi, QueryReply, REQUESTS_TO_END, Signal, SpawnReply, SpawnRequest};
 use iof_proto::limits::MAX_SPAWNED_JOBS;
 use iof_proto::{Failure as Refusal, Found, JobSpec, Nspace, Status, Value};
-use iof_remote::{Carriers, Node, NodeConfig, RemoteJob};
+use iof_remote::hosts::ranks_here;
+use iof_remote::{Carriers, Launch, Node, NodeConfig, Relatives, RemoteJob, StartProgress};
 
 use crate::commands::attach::attach_own;
 use crate::error::Failure;
 use crate::events::job_event::JobEvent;
 use crate::events::singletons::watch_job;
-use crate::nodes::hosts::ranks_here;
-use crate::nodes::options::NodeLimits;
+use crate::nodes::launch::{report_files, tell_late};
+use crate::nodes::options::NodeArgs;
 use crate::outputs::output::Outputs;
 use crate::outputs::printers::AttachedOutputs;
 use crate::processes::threads::start_thread;
@@ -60,10 +62,14 @@ struct Child<'a> {
     here: u64,
     /// `true` if this command writes its output, because it writes that of its parent.
     is_shown: bool,
+    /// The job with which it ends.
+    parent: Option<Nspace>,
     /// The outputs that are written once the ranks are started.
     outputs: Option<AttachedOutputs<'a>>,
     /// The job, once its ranks are started.
     job: Option<LaunchedJob>,
+    /// The signals that its ranks get once they are started.
+    signals: Vec<Signal>,
     /// Interrupts its start, if that is on other nodes.
     on_nodes: Option<Arc<AtomicBool>>,
     mpi: Mpi,
@@ -87,20 +93,23 @@ impl<'a> Children<'a> {
 
     /// Grants or refuses a job.
     pub fn request(&mut self, own: &Own<'_, 'a>, request: SpawnRequest, reply: SpawnReply) {
-        let SpawnRequest { spec, tool, parent, .. } = request;
+        let SpawnRequest { spec, tool, parent, detached, .. } = request;
+        if self.running.contains_key(&spec.nspace) {
+            // The engine may give the name of a job whose end is still an event.
+            let reason = format!("the end of job {} is being reported: choose another name", spec.nspace);
+            return reply.deny(Status::ERR_EXISTS, reason);
+        }
         let parent = parent.as_ref();
         let is_on_nodes = |job: &Nspace| self.running.get(job).is_some_and(|child| child.on_nodes.is_some());
         let of_own = |plan: &&Plan<'_>| plan.nodes.is_some() && plan.spec.nspace == tool.nspace;
         let nodes = own.plan.filter(|plan| of_own(plan) || is_on_nodes(&tool.nspace));
         let [used, _] = self.used(own);
         let start = nodes.map(|plan| StartOnNodes::new(plan, used, &spec)).transpose().map_err(refusal);
-        let admitted = start.and_then(|start| {
-            let here = start.as_ref().map_or(spec.nprocs(), |start| ranks_here(&start.nodes));
-            Ok((self.admit(own, (&spec, here), parent)?, start))
-        });
+        let admitted = start.and_then(|start| Ok((self.admit(own, &spec, start.as_ref(), parent)?, start)));
         match admitted {
             Ok((mut child, start)) => {
                 let nspace = spec.nspace.clone();
+                child.parent = parent.filter(|_| !detached).cloned();
                 match start {
                     Some(start) => child.on_nodes = Some(start.run((own.engine, own.events), spec, reply)),
                     None => reply.grant(spec),
@@ -122,14 +131,16 @@ impl<'a> Children<'a> {
         })
     }
 
-    /// Admits a job with `here` ranks on this node, or refuses it.
+    /// Admits a job on this node or, if there is a `start`, on others, or refuses it.
     fn admit(
         &self,
         own: &Own<'_, 'a>,
-        (spec, here): (&JobSpec, u64),
+        spec: &JobSpec,
+        start: Option<&StartOnNodes>,
         parent: Option<&Nspace>,
     ) -> Result<Child<'a>, Refusal> {
         let (ranks, [_, used]) = (spec.nprocs(), self.used(own));
+        let here = start.map_or(ranks, |start| ranks_here(&start.nodes));
         if let Some(slots) = own.slots.filter(|slots| used.saturating_add(here) > *slots) {
             let reason = format!(
                 "{here} ranks need as many slots, but {used} of {slots} are in use: run iof with more in --hosts, or with \
@@ -140,10 +151,24 @@ impl<'a> Children<'a> {
         let is_child = |parent: &Nspace| self.running.get(parent).is_some_and(|child| child.is_shown);
         let is_shown = |parent: &Nspace, own: &Nspace| parent == own || is_child(parent);
         let shown = own.plan.filter(|plan| parent.is_some_and(|parent| is_shown(parent, &plan.spec.nspace)));
-        let outputs = shown.map(|plan| attach(own.engine, &plan.outputs, spec)).transpose()?;
+        let outputs = shown.map(|plan| plan.outputs.of_job(ranks, start.is_some()));
+        let outputs = outputs.map(|outputs| attach(own.engine, &outputs, spec)).transpose()?;
         let (is_shown, mpi, timeout) = (outputs.is_some(), spec.mpi, spec.timeout);
-        let (job, on_nodes, alone, asked) = (None, None, None, Vec::new());
-        Ok(Child { ranks, here, is_shown, outputs, job, on_nodes, mpi, timeout, alone, asked })
+        let (parent, job, signals, on_nodes, alone, asked) = (None, None, Vec::new(), None, None, Vec::new());
+        Ok(Child {
+            ranks,
+            here,
+            is_shown,
+            parent,
+            outputs,
+            job,
+            signals,
+            on_nodes,
+            mpi,
+            timeout,
+            alone,
+            asked,
+        })
     }
 
     /// Notes that the ranks of a job are started, or that none is. Returns the number
@@ -163,6 +188,7 @@ impl<'a> Children<'a> {
         let ranks = if child.on_nodes.is_some() { 0 } else { child.ranks };
         let (mpi, timeout) = (child.mpi, child.timeout);
         child.job = Some(LaunchedJob { job: job.clone(), remote });
+        mem::take(&mut child.signals).into_iter().for_each(|signal| _ = job.signal(signal));
         watch_job(engine, &job, (ranks, mpi), events, move |job| {
             let lines = failure_lines(job, timeout);
             // A send fails only if the receiver has already decided to end.
@@ -177,10 +203,20 @@ impl<'a> Children<'a> {
         Ok(count)
     }
 
+    /// Interrupts the starts on other nodes of jobs whose parent has ended.
+    pub fn parent_ended(&self, parent: &Nspace) {
+        let own = self
+            .running
+            .values()
+            .filter(|child| child.job.is_none() && child.parent.as_ref() == Some(parent));
+        own.flat_map(|child| &child.on_nodes).for_each(|start| start.store(true, Ordering::Relaxed));
+    }
+
     /// Notes that a job has ended, whose failed ranks have `lines`. Returns these if its output was
     /// written here.
     pub fn over(&mut self, nspace: Nspace, lines: Vec<String>) -> Vec<String> {
         let Some(child) = self.running.remove(&nspace) else { return Vec::new() };
+        self.parent_ended(&nspace);
         let report = ChildReport { failed: lines.join("\n"), alone: child.alone.clone().unwrap_or_default() };
         child.asked.into_iter().for_each(|reply| report.answer(reply));
         self.reports.push_front((nspace, report));
@@ -206,15 +242,19 @@ impl<'a> Children<'a> {
         }
     }
 
-    /// Sends a signal to the ranks of all these jobs. One that asks to end interrupts starts on other nodes.
-    pub fn signal(&self, signal: Signal) {
+    /// Sends a signal to the ranks of all these jobs, now or as soon as they are started. One that asks to
+    /// end interrupts starts on other nodes.
+    pub fn signal(&mut self, signal: Signal) {
         let ends = signal == Signal::KILL || REQUESTS_TO_END.contains(&signal);
-        for child in self.running.values() {
-            match (&child.job, &child.on_nodes) {
-                (Some(job), _) => _ = job.signal(signal),
-                (None, Some(interrupted)) if ends => interrupted.store(true, Ordering::Relaxed),
-                (None, _) => {}
+        for child in self.running.values_mut() {
+            if let Some(job) = &child.job {
+                job.signal(signal);
+                continue;
             }
+            // A signal that is pending is not sent twice, as in a process.
+            child.signals.retain(|pending| *pending != signal);
+            child.signals.push(signal);
+            child.on_nodes.iter().filter(|_| ends).for_each(|start| start.store(true, Ordering::Relaxed));
         }
     }
 }
@@ -223,8 +263,9 @@ impl<'a> Children<'a> {
 struct StartOnNodes {
     nodes: Vec<Node>,
     carriers: Carriers,
-    limits: NodeLimits,
+    args: NodeArgs,
     config: NodeConfig,
+    relatives: Relatives,
 }
 
 impl StartOnNodes {
@@ -232,13 +273,10 @@ impl StartOnNodes {
     fn new(plan: &Plan<'_>, used: u64, spec: &JobSpec) -> Result<StartOnNodes, Failure> {
         let args = &plan.args.nodes;
         let (nodes, template) = args.choose_after(used, spec.nprocs())?;
-        let (carriers, config) = (args.carriers(&nodes, &template)?, node_config(plan)?);
-        if config.files.is_some() {
-            return Err(Failure::usage(
-                "the nodes write the files of the job, and not those of jobs that its ranks spawn",
-            ));
-        }
-        Ok(StartOnNodes { nodes, carriers, limits: args.limits(), config })
+        let (carriers, mut config) = (args.carriers(&nodes, &template, true)?, node_config(plan)?);
+        config.files = plan.outputs.of_job(spec.nprocs(), true).node_files(plan.args.give_up)?;
+        let relatives = plan.relatives.clone();
+        Ok(StartOnNodes { nodes, carriers, args: args.clone(), config, relatives })
     }
 
     /// Starts the ranks on a thread of its own, all or none, and answers the spawner. Returns what interrupts the
@@ -254,9 +292,15 @@ impl StartOnNodes {
         // Without the thread, the reply refuses the job as it is dropped.
         let unstarted = JobEvent::Spawned { nspace: spec.nspace.clone(), job: None };
         let started = start_thread("iof-spawn", move || {
-            let StartOnNodes { nodes, carriers, limits, config } = self;
-            let launch = limits.launch(&spec, &carriers, config);
-            let started = launch.start(&engine, &nodes, &mut |_| watched.load(Ordering::Relaxed), |_, _| ());
+            let StartOnNodes { nodes, carriers, args, config, relatives } = self;
+            let launch = Launch { relatives, ..args.launch(&spec, &carriers, config) };
+            let files = report_files(events.clone());
+            let mut is_told = false;
+            let mut is_interrupted = |progress: &StartProgress<'_>| {
+                tell_late(progress, &launch, &mut is_told);
+                watched.load(Ordering::Relaxed)
+            };
+            let started = launch.start(&engine, &nodes, &mut is_interrupted, files);
             drop(engine);
             let nspace = spec.nspace.clone();
             // A send fails only if the receiver has already decided to end, with the job.
@@ -323,7 +367,7 @@ fn attach<'a>(
                       of its parent: run iof with %j or %x in the names, or with --output dir=DIR";
         return Err(Refusal::new(Status::ERR_NOT_SUPPORTED, reason));
     }
-    let attached = outputs.of_job(spec.nprocs()).attach(|parts| {
+    let attached = outputs.attach(|parts| {
         parts.iter().map(|part| attach_own(engine, "iof run", &spec.nspace, part).map(Some)).collect()
     });
     attached.map_err(refusal)

@@ -12,7 +12,7 @@ use crate::outputs::printers::AttachedOutputs;
 use crate::processes::signals::stop_by;
 use crate::terminal::message::print_message;
 
-/// How long the wait is silent: a reader is often started together with the command.
+/// The time for which the wait is silent: a reader is often started together with the command.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
 /// The time between two attempts to open a FIFO.

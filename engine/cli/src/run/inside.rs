@@ -26,7 +26,7 @@ use crate::reports::objects::print_job_end;
 use crate::run::app::apps;
 use crate::run::host::{ALONE, FAILURES};
 use crate::terminal::give_up::WriteWait;
-use crate::terminal::message::print_message;
+use crate::terminal::message::{has_objects, print_message};
 
 /// The time between two looks for the answer to a signal, which a stopped engine does not send.
 const ANSWER_LOOK: Duration = Duration::from_millis(10);
@@ -49,7 +49,7 @@ pub fn run_inside(args: &RunArgs, engine: &Nspace) -> Result<ExitCode, Failure> 
         let nspace = first.spawn_with(&spawn).map_err(not_started)?;
         spawn.spec.nspace = nspace.clone();
         let pulled = parts.iter().zip(tools).map(|(part, mut tool)| {
-            pull_for(&mut tool, &nspace, part)?;
+            pull_for(&mut tool, &nspace, part, has_objects())?;
             Ok(Some(tool))
         });
         let pulled = pulled.collect::<Result<_, Failure>>()?;
@@ -91,7 +91,7 @@ fn request(args: &RunArgs) -> Result<Spawn, Failure> {
     for app in &mut apps {
         app.cwd = Some(here.join(app.cwd.take().unwrap_or_default()));
     }
-    let mut spawn = Spawn::new(spec(args, apps)?);
+    let mut spawn = Spawn::new(spec(args, apps, &[])?);
     (spawn.rename, spawn.is_bound) = (args.nspace.is_none(), true);
     spawn.spec.pmix_tools = None;
     // The ranks wait until their output is pulled, if those of the engine wait at all.

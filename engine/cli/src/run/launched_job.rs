@@ -83,10 +83,13 @@ fn not_started(error: LaunchError) -> Failure {
 /// Starts the ranks on other nodes.
 fn start_elsewhere(base: &Prepared<'_>, nodes: &[Node], template: &Template) -> Result<RemoteJob, Failure> {
     let Prepared { plan, engine, events, signals, .. } = base;
-    let carriers = plan.args.nodes.carriers(nodes, template)?;
-    let (limits, printers) = (plan.args.nodes.limits(), Some(base.printers.clone()));
-    let launch = Launch { printers, ..limits.launch(&plan.spec, &carriers, node_config(plan)?) };
-    let launch = Launch { audience: plan.outputs.audience(), ..launch };
+    let carriers = plan.args.nodes.carriers(nodes, template, false)?;
+    let launch = Launch {
+        printers: Some(base.printers.clone()),
+        relatives: plan.relatives.clone(),
+        audience: plan.outputs.audience(),
+        ..plan.args.nodes.launch(&plan.spec, &carriers, node_config(plan)?)
+    };
     launch::start(nodes, &launch, engine, (signals, events))
 }
 

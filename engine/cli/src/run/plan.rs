@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Instant;
 
-use iof_engine::{App, Config, JobSpec, LaunchError, Mpi, Policy, Pty, Rendezvous};
+use iof_engine::{App, Config, JobSpec, LaunchError, Mpi, Policy, Pty, Rendezvous, TorchMaster};
 use iof_proto::{Nspace, Rank};
-use iof_remote::{Node, Template};
+use iof_remote::hosts::host_of;
+use iof_remote::{Node, Relatives, Template};
 
 use crate::args::RunArgs;
 use crate::commands::log;
@@ -36,6 +38,8 @@ pub struct Plan<'a> {
     pub typed: Option<Rank>,
     /// The nodes of the ranks, if these are others, and the command that reaches them.
     pub nodes: Option<(Vec<Node>, Template)>,
+    /// The jobs on nodes whose ranks may connect to each other.
+    pub relatives: Relatives,
     /// The number of ranks that may run on this node, if it is limited.
     pub slots: Option<u64>,
 }
@@ -70,7 +74,7 @@ impl<'a> Plan<'a> {
         let typed = stdin.inherits().filter(has_pty);
         let stdin = if nodes.is_some() { stdin.over_nodes(typed) } else { stdin };
         let config = config(args, nodes.is_some())?;
-        let mut spec = spec(args, apps)?;
+        let mut spec = spec(args, apps, nodes.as_ref().map_or(&[], |(nodes, _)| nodes))?;
         // Tools of PMIx attach on one node only.
         spec.pmix_tools.take_if(|_| nodes.is_some());
         (spec.stdin, spec.own_stdin, spec.ptys) = (stdin.ranks.clone(), stdin.own(), ptys);
@@ -78,13 +82,26 @@ impl<'a> Plan<'a> {
         if let Some(rank) = last_pty.filter(|rank| u64::from(rank.0) >= nprocs) {
             return Err(Failure::usage(LaunchError::UnknownPtyRank { rank, ranks: nprocs }));
         }
-        Ok(Plan { args, began, name: spec.nspace.clone(), spec, config, outputs, stdin, typed, nodes, slots })
+        let relatives = Relatives::default();
+        Ok(Plan {
+            args,
+            began,
+            name: spec.nspace.clone(),
+            spec,
+            config,
+            outputs,
+            stdin,
+            typed,
+            nodes,
+            relatives,
+            slots,
+        })
     }
 }
 
 /// Returns the job, without its stdin and ptys. If the user has not named it, it has the same name in
 /// each run of a program, so that files have the same names.
-pub(super) fn spec(args: &RunArgs, mut apps: Vec<App>) -> Result<JobSpec, Failure> {
+pub(super) fn spec(args: &RunArgs, mut apps: Vec<App>, nodes: &[Node]) -> Result<JobSpec, Failure> {
     apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
     let of_program = || apps.first().and_then(|app| name::of_program(Path::new(&app.program)));
     let nspace = match args.nspace.clone().or_else(of_program) {
@@ -100,7 +117,18 @@ pub(super) fn spec(args: &RunArgs, mut apps: Vec<App>) -> Result<JobSpec, Failur
     // libpmix listens for tools on a port that other users can reach, so they must be asked for.
     spec.pmix_tools = (args.mpi == Mpi::Pmix).then(|| SELF.into());
     spec.binding = args.bind_to;
+    spec.torch_master = args.ranks_env.then(|| torch_master(nodes)).transpose()?;
     Ok(spec)
+}
+
+/// Returns the place where ranks on these nodes, or without any on this node, meet by PyTorch.
+fn torch_master(nodes: &[Node]) -> Result<TorchMaster, Failure> {
+    let first = nodes.iter().find(|node| node.ranks.contains(&Rank(0)));
+    let host = first.map_or("127.0.0.1", |node| host_of(&node.host)).to_owned();
+    // It is free, and rank 0 listens on it soon.
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|listener| listener.local_addr());
+    let port = listener.map_err(|error| Failure::running(format!("no port is free for torch: {error}")))?;
+    Ok(TorchMaster { host, port: port.port() })
 }
 
 /// Returns the settings of the pseudo-terminals, by rank.

@@ -85,6 +85,7 @@ impl<'a> Prepared<'a> {
         let ranks: Vec<Rank> = (0..u32::try_from(spec.nprocs()).unwrap_or(u32::MAX)).map(Rank).collect();
         let mut new_files = NewFiles::default();
         attached.lock_files(spec, &ranks, spare_files, &mut new_files)?;
+        job_log.as_ref().map_or(Ok(()), |log| log.check(spec, &attached))?;
         wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
         let writers = attached.start()?;
         let screen = watch_screen(&engine, &plan, events.clone())?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{iter, mem};
 
-use iof_engine::{Ending, Exit, JobStatus, RankExit, Signal as RankSignal};
+use iof_engine::{Ending, Exit, JobStatus, RankExit, Signal as RankSignal, UsedResources};
 use iof_output::PrintReport;
 use iof_proto::Rank;
 use iof_remote::RemoteJob;
@@ -54,7 +54,7 @@ pub struct RunningJob<'a> {
     pub(super) keyboard: Option<Keyboard>,
     /// Number of outputs that are still written.
     pub(super) outputs: usize,
-    /// How long these may accept nothing.
+    /// The time for which these may accept nothing.
     pub(super) write_wait: WriteWait,
     pub(super) course: Course,
     pub(super) base: Prepared<'a>,
@@ -140,12 +140,13 @@ impl RunningJob<'_> {
             },
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
+        let is_cut_short = self.course.is_cut_short || self.course.forwarded.broken > 0;
         self.report_account(result.is_ok());
         // The first one may be far above.
         if let Some(line) = self.course.alone.take().filter(|_| result.is_ok()) {
             print_message(format_args!("{line}"));
         }
-        let is_whole = result.is_ok() && self.course.given_up.is_none() && !self.course.is_cut_short;
+        let is_whole = result.is_ok() && self.course.given_up.is_none() && !is_cut_short;
         print_job_end(self.job.nspace(), code, is_whole);
         if let (Some(time), Some(status), None) =
             (self.base.plan.args.keep, &self.course.status, self.course.asked_to_end)
@@ -167,7 +168,10 @@ impl RunningJob<'_> {
         match event {
             JobEvent::Signal(received) => self.signal(received),
             JobEvent::Ending(ending) => self.report_ending(ending),
-            JobEvent::Exited(status) => self.course.status = Some(status),
+            JobEvent::Exited(status) => {
+                self.children.parent_ended(self.job.nspace());
+                self.course.status = Some(status);
+            }
             JobEvent::Over(status) => {
                 self.course.over = true;
                 self.report_cut_off(&status);
@@ -282,8 +286,8 @@ impl RunningJob<'_> {
     }
 
     /// Notes that a rank has ended, and ends its use of the keyboard if it was on another node.
-    fn rank_ended(&mut self, rank: Rank, exit: Option<Exit>) {
-        print_exit(self.job.nspace(), rank, exit);
+    fn rank_ended(&mut self, rank: Rank, exit: Exit, used: Option<UsedResources>) {
+        print_exit(self.job.nspace(), rank, exit, used);
         self.keyboard.take_if(|keyboard| keyboard.elsewhere() == Some(rank));
     }
 
@@ -291,12 +295,12 @@ impl RunningJob<'_> {
         self.course.endings = self.course.endings.saturating_add(1);
         match ending {
             Ending::Rank(exit) => {
-                self.rank_ended(exit.rank, Some(exit.exit));
+                self.rank_ended(exit.rank, exit.exit, exit.used);
                 let decided = self.course.suspects.keep(exit, Instant::now());
                 self.report_exits(decided);
             }
             Ending::NodeLost(lost) => {
-                lost.ranks.iter().for_each(|rank| self.rank_ended(*rank, None));
+                lost.ranks.iter().for_each(|rank| self.rank_ended(*rank, Exit::Unknown, None));
                 let line = self.failures.node_lost(lost);
                 self.report_lost(line);
             }

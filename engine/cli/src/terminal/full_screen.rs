@@ -14,7 +14,8 @@ use crate::processes::threads::start_thread;
 /// The longest control sequence that is considered. Those that switch screens are shorter.
 const MAX_SEQUENCE: usize = 32;
 
-/// Whether a rank draws on the alternate screen of the terminal, according to its output.
+/// A flag that is set if a rank draws on the alternate screen of the terminal, according to its
+/// output.
 #[derive(Clone, Default)]
 pub struct FullScreen(Arc<AtomicBool>);
 

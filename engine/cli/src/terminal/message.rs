@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_engine::TIMEOUT_CODE;
@@ -22,8 +22,8 @@ use crate::terminal::give_up::{WatchedOutput, WriteWait};
 /// Stderr as the printers share it, set once output may be written to it or beside it. In JSON, stdout.
 static SHARED: OnceLock<SharedStderr> = OnceLock::new();
 
-/// How long the end of the command waits for a reader of stderr before it lets signals end the
-/// process.
+/// The time for which the end of the command waits for a reader of stderr before it lets signals
+/// end the process.
 const SIGNALS_AFTER: Duration = Duration::from_millis(200);
 
 /// The largest number of bytes of messages that wait for a reader of stderr. Messages about what
@@ -39,7 +39,7 @@ struct SharedStderr {
     watched: WatchedOutput,
     /// The style of objects, if messages are objects.
     objects: Option<Style>,
-    /// How long stderr may accept nothing at the end of the command.
+    /// The time for which stderr may accept nothing at the end of the command.
     give_up: Mutex<Option<Duration>>,
 }
 
@@ -124,10 +124,14 @@ pub fn beside_output(notes: Notes, watched: WatchedOutput, objects: Option<Style
     let _ = SHARED.set(SharedStderr { notes, queue, watched, objects, give_up: Mutex::new(None) });
 }
 
+/// The error of the first object that stdout did not take. Its reader is not gone.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
 /// Writes objects that stdout does not take to stderr, unless its reader is gone.
 fn report_unwritten(lines: &[u8], written: io::Result<()>) {
-    let is_reported = |error: &io::Error| error.kind() != io::ErrorKind::BrokenPipe && has_objects();
-    if written.is_err_and(|error| is_reported(&error)) {
+    let Err(error) = written else { return };
+    if error.kind() != io::ErrorKind::BrokenPipe && has_objects() {
+        let _ = UNWRITTEN.set(error);
         // An error of stderr cannot be reported.
         let _ = io::stderr().write_all(lines);
     }
@@ -142,17 +146,21 @@ fn object_style() -> Option<&'static Style> {
     SHARED.get()?.objects.as_ref()
 }
 
-/// Prints an object of this type with the fields of `object` if the output is JSON.
-pub fn print_event(kind: &str, object: impl FnOnce() -> Value) {
+/// The type, the time and the other fields of an object.
+pub type Event = (&'static str, SystemTime, Value);
+
+/// Prints an object if the output is JSON.
+pub fn print_event(event: impl FnOnce() -> Event) {
     if let Some(style) = object_style() {
-        print_lines(&event(style, kind, &object()));
+        print_lines(&object(style, event()));
     }
 }
 
-fn event(style: &Style, kind: &str, object: &Value) -> String {
-    let fields = object.to_string();
+/// Returns the text of an object.
+pub fn object(style: &Style, (kind, time, fields): Event) -> String {
+    let fields = fields.to_string();
     let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).unwrap_or_default();
-    style.event(kind, &format!(",{fields}"))
+    style.event(kind, time, &format!(",{fields}"))
 }
 
 /// Writes lines to stderr, without waiting for a reader while output is written. An error of stderr
@@ -248,6 +256,12 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
         Err(Failure::Signal(signal)) => Err(signal),
     };
     wait_until_written();
+    // Objects are a part of the output.
+    if let Some(error) = UNWRITTEN.get().filter(|_| code == Ok(ExitCode::SUCCESS)) {
+        let failed = line(format_args!("cannot write the output: {error}: its last objects are on stderr"));
+        let _ = io::stderr().write_all(failed.as_bytes());
+        return ExitCode::FAILURE;
+    }
     code.unwrap_or_else(signals::end_by)
 }
 
@@ -255,7 +269,7 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
 fn line(message: fmt::Arguments<'_>) -> String {
     let text = message.to_string();
     match object_style() {
-        Some(style) => event(style, "message", &json!({ "text": text })),
+        Some(style) => object(style, ("message", SystemTime::now(), json!({ "text": text }))),
         None => format!("iof: {}\n", escape(&text)),
     }
 }

@@ -1,19 +1,22 @@
-//! The layout of the screen: two lines of sums, the table, and one line of keys. Its own text is
-//! ASCII, for any terminal. Names from other processes are shown as far as the locale allows.
+//! The layout of the screen: two lines of sums, the table, and one line of keys, or the output of a
+//! stream. Its own text is ASCII, for any terminal. Text from other processes is shown as far as the
+//! locale allows.
 
 use std::env;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use iof_proto::{StreamStats, names};
+use iof_proto::{ReaderStats, names};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Text};
-use ratatui::widgets::{Cell, Row as TableRow, Table};
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
-use super::board::{Board, Prompt};
-use super::row::{Sort, StreamRow};
+use super::board::Board;
+use super::prompt::Prompt;
+use super::row::{RowKind, Sort, StreamRow};
+use super::view::{StreamView, ViewLine};
 
 /// The largest width of the column with job names.
 const MAX_NSPACE: usize = 20;
@@ -21,22 +24,34 @@ const MAX_NSPACE: usize = 20;
 /// The largest width of the column with hosts, which is shown if there are several.
 const MAX_HOST: usize = 16;
 
-const KEYS: &str = "q quit  sort n r c d l  f filter  i hide idle  s sum ranks  Up Down PgUp PgDn";
+/// The largest width of the column with states. That of a folded job has several.
+const MAX_STATE: usize = 32;
+
+const KEYS: &str = "q quit  ? help  Enter output  Space fold  f filter  i idle  s sum  sort nrcdl";
+
+const VIEW_KEYS: &str = "q back  ? help  / n N search  F follow  arrows PgUp PgDn g G";
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, board: &mut Board) {
+    if let Some(view) = board.help.as_mut().or(board.view.as_mut()) {
+        return draw_view(frame, view);
+    }
+    let silent = board.choose(Instant::now());
     let parts = [Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)];
     let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
     // The table has one line of titles.
     let room = usize::from(body.height).saturating_sub(1);
-    let table = table(board, room);
-    frame.render_widget(Text::from(vec![sums(board, room), readers(board)]), head);
+    let table = table(board, room, body.width.into());
+    frame.render_widget(Text::from(vec![sums(board, room, silent), readers(board)]), head);
     frame.render_widget(table, body);
     frame.render_widget(bottom(board), foot);
 }
 
 /// Returns the last line: the prompt for a filter, or what is hidden, and the keys.
 fn bottom(board: &Board) -> Line<'static> {
+    if let Some(notice) = &board.notice {
+        return Line::from(shown(notice));
+    }
     if let Some(Prompt { text, error }) = &board.prompt {
         let hint = error.as_deref().unwrap_or("ranks, channels, job; Enter: apply, Esc: cancel");
         return Line::from(format!("filter: {}_  ({})", shown(text), shown(hint)));
@@ -44,7 +59,7 @@ fn bottom(board: &Board) -> Line<'static> {
     let filter = shown(&board.filter.to_string());
     let active = [
         (!filter.is_empty()).then(|| format!("only {filter}")),
-        board.hides_idle.then(|| "idle hidden".into()),
+        (board.hidden > 0).then(|| format!("{} hidden", number(board.hidden, "idle row"))),
         board.by_rank.then(|| "sums".into()),
     ];
     let active: Vec<String> = active.into_iter().flatten().collect();
@@ -54,20 +69,74 @@ fn bottom(board: &Board) -> Line<'static> {
     }
 }
 
-fn sums(board: &mut Board, room: usize) -> Line<'static> {
-    let (first, rows) = board.page(room);
+/// Draws the output of a stream between a title and a line of keys.
+fn draw_view(frame: &mut Frame<'_>, view: &mut StreamView) {
+    let parts = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
+    let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
+    let search = view.search.clone();
+    let columns = view.left.saturating_add(body.width.into());
+    let page = view.page(body.height.into());
+    let lines: Vec<Line<'static>> = page.map(|line| view_line(line, &search, columns)).collect();
+    let (first, last) = (view.first, view.first.saturating_add(lines.len()));
+    let dropped = (view.dropped > 0).then(|| format!(", {} older lines dropped", view.dropped));
+    let follows = if view.follows { ", following" } else { "" };
+    let (title, from, all) = (shown(&view.title), first.saturating_add(1).min(last), view.lines.len());
+    let title = format!("{title}: lines {from}-{last} of {all}{follows}{}", dropped.unwrap_or_default());
+    let keys = match (&view.prompt, &view.notice) {
+        (Some(prompt), _) => Line::from(format!("/{}_", shown(&prompt.text))),
+        (None, Some(notice)) => Line::from(shown(notice)),
+        (None, None) => Line::from(VIEW_KEYS).style(Modifier::DIM),
+    };
+    let left = u16::try_from(view.left).unwrap_or(u16::MAX);
+    frame.render_widget(Line::from(title).style(Modifier::REVERSED), head);
+    frame.render_widget(Paragraph::new(lines).scroll((0, left)), body);
+    frame.render_widget(keys, foot);
+}
+
+/// Returns at least the first `columns` columns of a line, with the text that was searched for marked.
+fn view_line(line: &ViewLine, search: &str, columns: usize) -> Line<'static> {
+    // A character has at most four bytes.
+    let bytes = line.bytes.get(..columns.saturating_mul(4)).unwrap_or(&line.bytes);
+    let text = String::from_utf8_lossy(bytes).replace('\t', TAB);
+    let text = printable(&names::escape(&text));
+    if line.channel.is_none() {
+        return Line::from(format!("-- {text} --")).style(Modifier::DIM);
+    }
+    if search.is_empty() {
+        return Line::from(text);
+    }
+    let found = Span::from(search.to_owned()).style(Modifier::REVERSED);
+    let parts = text.split(search).flat_map(|part| [found.clone(), Span::from(part.to_owned())]);
+    Line::from_iter(parts.skip(1))
+}
+
+/// The blanks in place of a tab.
+const TAB: &str = "    ";
+
+fn sums(board: &mut Board, room: usize, silent: usize) -> Line<'static> {
+    let (first, rows, _) = board.page(room);
     let last = first.saturating_add(rows.len());
     let totals = &board.totals;
-    if !board.is_sampled() {
-        return Line::from(format!("iof top: asking the engine {}", board.engine));
-    }
-    if let Some(silence) = board.silence(Instant::now()) {
-        return Line::from(format!("engine {} is silent for {} s", board.engine, silence.as_secs()));
-    }
+    let named: Vec<_> = board.engines.values().filter_map(|engine| Some((engine.pid?, engine))).collect();
+    let engines = match named[..] {
+        [] => return Line::from("no engine of this user is running; new ones are shown"),
+        [(pid, engine)] => match (&engine.failure, engine.is_silent) {
+            (Some(failure), _) => return Line::from(shown(&format!("engine {pid}: {failure}"))),
+            (None, true) => {
+                let silence = engine.silence(Instant::now()).as_secs();
+                return Line::from(format!("engine {pid} is silent for {silence} s"));
+            }
+            _ if engine.answers == 0 => return Line::from(format!("iof top: asking the engine {pid}")),
+            _ => format!("engine {pid}"),
+        },
+        _ if silent > 0 => format!("{} engines, {silent} silent", named.len()),
+        _ => format!("{} engines", named.len()),
+    };
+    let not_shown =
+        (board.not_shown > 0).then(|| format!("; {} not shown", number(board.not_shown, "more engine")));
     // The most important figures come first, because a narrow terminal cuts the line.
     Line::from(format!(
-        "engine {}: {}/s, {} cached, {} dropped; {}, {}, {} complete; {}-{last} shown",
-        board.engine,
+        "{engines}: {}/s, {} cached, {} dropped; {}, {}, {} complete; {}-{last} shown{}",
         rate(totals.rate),
         short(totals.cached),
         short(totals.dropped),
@@ -75,6 +144,7 @@ fn sums(board: &mut Board, room: usize) -> Line<'static> {
         number(totals.streams, "stream"),
         totals.complete,
         first.saturating_add(1).min(last),
+        not_shown.unwrap_or_default(),
     ))
 }
 
@@ -83,66 +153,79 @@ fn number(number: usize, noun: &str) -> String {
 }
 
 fn readers(board: &Board) -> Line<'static> {
-    let one = |reader: &super::board::ToolLag| {
-        format!("{}:{} ({})", shown(&reader.tool), reader.pid, short(reader.lag))
-    };
-    let all: Vec<String> = board.totals.readers.iter().map(one).collect();
-    Line::from(format!("{}: {}", number(all.len(), "reader"), all.join(", ")))
+    let readers = &board.totals.readers;
+    Line::from(format!("{}: {}", number(readers.len(), "reader"), tools(readers)))
 }
 
-fn table(board: &mut Board, room: usize) -> Table<'static> {
-    let (sort, reversed) = (board.sort, board.reversed);
-    let title = |name: &str, key: Option<Sort>| {
-        let mark = match (key == Some(sort), reversed) {
-            (false, _) => "",
-            (true, false) => " v",
-            (true, true) => " ^",
-        };
-        format!("{name}{mark}")
+fn table(board: &mut Board, room: usize, columns: usize) -> Table<'static> {
+    let mark = if board.reversed { " ^" } else { " v" };
+    let title = |(name, key): (&&str, char)| {
+        let is_key = Sort::of_key(key) == Some(board.sort);
+        format!("{name}{}", if is_key { mark } else { "" })
     };
-    let keys = "n  rcdl".chars().map(Sort::of_key);
-    let titles = TITLES.iter().zip(keys).map(|(name, key)| title(name, key));
+    let titles = TITLES.iter().zip("n   rcdl".chars()).map(title);
     let mut head: Vec<Cell<'static>> = titles.enumerate().map(aligned).collect();
-    let rows = board.page(room).1.to_vec();
-    let nspaces = rows.iter().map(|row| row.stats.source.nspace.as_str().chars().count());
-    let nspace = nspaces.max().unwrap_or(0).clamp("NSPACE v".len(), MAX_NSPACE);
-    let mut widths = vec![
-        Constraint::Length(u16::try_from(nspace).unwrap_or(u16::MAX)),
-        Constraint::Length(6),
-        Constraint::Length(if rows.iter().any(|row| row.stats.logged) { 12 } else { 7 }),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(9),
-        Constraint::Fill(1),
-    ];
-    let host_of = |row: &StreamRow| board.hosts.get(&row.stats.source).map_or("", String::as_str);
+    let (first, rows, cursor) = board.page(room);
+    let rows = rows.to_vec();
+    let width = |text: &dyn Fn(&StreamRow) -> usize, least: usize, most: usize| {
+        rows.iter().map(text).max().unwrap_or(0).clamp(least, most.max(least))
+    };
+    let length = |text: &str| text.chars().count();
+    let nspace = width(&|row| length(row.stats.source.nspace.as_str()), "NSPACE v".len(), MAX_NSPACE);
+    let channel = if rows.iter().any(|row| row.stats.logged) { 12 } else { 7 };
+    // The figures give way to the states.
+    let room_for_state = columns.saturating_sub(nspace.saturating_add(channel).saturating_add(9));
+    let state = width(&|row| length(&row.state), "running".len(), MAX_STATE.min(room_for_state));
+    let mut widths = vec![nspace, 6, channel, state, 8, 8, 9];
     let has_hosts = board.has_several_hosts();
     if has_hosts {
-        let longest = rows.iter().map(|row| host_of(row).chars().count()).max().unwrap_or(0);
-        let width = longest.clamp("HOST".len(), MAX_HOST);
-        head.insert(2, left(title("HOST", None)));
-        widths.insert(2, Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+        head.insert(2, Cell::from("HOST"));
+        widths.insert(2, width(&|row| length(host_of(row)), "HOST".len(), MAX_HOST));
     }
-    let cells = |stream: &StreamRow| row(stream, has_hosts.then(|| host_of(stream)));
-    let rows: Vec<TableRow<'static>> = rows.iter().map(cells).collect();
-    let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
+    // A figure that is cut would be wrong: only whole columns are shown.
+    let ends = widths.iter().scan(0_usize, |end, width| {
+        *end = end.saturating_add(*width).saturating_add(1);
+        Some(*end)
+    });
+    let whole = ends.take_while(|end| *end <= columns.saturating_add(1)).count();
+    let fixed = widths.iter().take(whole).map(|width| u16::try_from(*width).unwrap_or(u16::MAX));
+    let rest = (whole == widths.len()).then_some(Constraint::Fill(1));
+    let widths: Vec<_> = fixed.map(Constraint::Length).chain(rest).collect();
+
+    let table_row = |(index, stream): (usize, &StreamRow)| {
+        let mut cells: Vec<Cell<'static>> =
+            cells(board, stream).into_iter().enumerate().map(aligned).collect();
+        if has_hosts {
+            cells.insert(2, Cell::from(shown(host_of(stream))));
+        }
+        let mut style = Modifier::empty();
+        // Makes losses stand out.
+        style.set(Modifier::BOLD, stream.stats.dropped > 0);
+        style.set(Modifier::REVERSED, first.saturating_add(index) == cursor);
+        TableRow::new(cells).style(style)
+    };
+    let rows: Vec<TableRow<'static>> = rows.iter().enumerate().map(table_row).collect();
+    let head = TableRow::new(head).style(Modifier::BOLD | Modifier::UNDERLINED);
     Table::new(rows, widths).header(head).column_spacing(1)
 }
 
 /// The titles of the cells of a row.
-pub const TITLES: [&str; 7] = ["NSPACE", "RANK", "CHANNEL", "RATE/s", "CACHED", "DROPPED", "READERS (LAG)"];
+pub const TITLES: [&str; 8] =
+    ["NSPACE", "RANK", "CHANNEL", "STATE", "RATE/s", "CACHED", "DROPPED", "READERS (LAG)"];
 
 /// Returns the texts of a row.
-pub fn cells(row: &StreamRow) -> Vec<String> {
+pub fn cells(board: &Board, row: &StreamRow) -> Vec<String> {
+    let failure = board.engines.get(&row.engine).and_then(|engine| engine.failure.as_deref());
     let stats = &row.stats;
     vec![
         shown(stats.source.nspace.as_str()),
         stats.source.rank.to_string(),
-        match (row.is_sum, stats.logged) {
-            (true, _) => "all".into(),
-            (false, true) => format!("{} (log)", stats.channel),
-            (false, false) => stats.channel.to_string(),
+        match (row.kind, stats.logged) {
+            (RowKind::Rank | RowKind::Job, _) => "all".into(),
+            (RowKind::Stream, true) => format!("{} (log)", stats.channel),
+            (RowKind::Stream, false) => stats.channel.to_string(),
         },
+        row.state.clone(),
         match (stats.complete, stats.missing) {
             (_, Some(_)) => "broken".into(),
             (true, None) => "complete".into(),
@@ -150,41 +233,27 @@ pub fn cells(row: &StreamRow) -> Vec<String> {
         },
         short(stats.cached),
         short(stats.dropped),
-        tools(stats),
+        failure.map_or_else(|| tools(&stats.readers), shown),
     ]
 }
 
-fn row(row: &StreamRow, host: Option<&str>) -> TableRow<'static> {
-    let mut cells: Vec<Cell<'static>> = cells(row).into_iter().enumerate().map(aligned).collect();
-    if let Some(host) = host {
-        cells.insert(2, left(shown(host)));
-    }
-    let cells = TableRow::new(cells);
-    // Makes losses stand out.
-    if row.stats.dropped > 0 { cells.style(Style::new().add_modifier(Modifier::BOLD)) } else { cells }
+fn host_of(row: &StreamRow) -> &str {
+    row.rank.as_ref().map_or("", |rank| &rank.host)
 }
 
-/// Lists the readers of a stream. The slowest comes first, because a narrow terminal cuts the line.
-fn tools(stats: &StreamStats) -> String {
-    let mut readers: Vec<_> = stats.readers.iter().collect();
+/// Lists readers. The slowest comes first, because a narrow terminal cuts the line.
+fn tools(readers: &[ReaderStats]) -> String {
+    let mut readers: Vec<_> = readers.iter().collect();
     readers.sort_by(|a, b| b.lag.cmp(&a.lag).then(a.pid.cmp(&b.pid)));
-    let one = |reader: &&iof_proto::ReaderStats| {
-        format!("{}:{} ({})", shown(&reader.tool), reader.pid, short(reader.lag))
-    };
+    let one =
+        |reader: &&ReaderStats| format!("{}:{} ({})", shown(&reader.tool), reader.pid, short(reader.lag));
     readers.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the cell of a column: numbers stand on the right.
 fn aligned((column, text): (usize, String)) -> Cell<'static> {
-    if matches!(column, 1 | 3..=5) { right(text) } else { left(text) }
-}
-
-fn left(text: String) -> Cell<'static> {
-    Cell::from(text)
-}
-
-fn right(text: String) -> Cell<'static> {
-    Cell::from(Text::from(text).alignment(Alignment::Right))
+    let alignment = if matches!(column, 1 | 4..=6) { Alignment::Right } else { Alignment::Left };
+    Cell::from(Text::from(text).alignment(alignment))
 }
 
 fn rate(rate: Option<u64>) -> String {
@@ -210,9 +279,14 @@ fn short(bytes: u64) -> String {
 /// Returns a name from another process without control characters, and without characters that the
 /// locale does not have.
 fn shown(name: &str) -> String {
+    printable(&names::sanitize(name))
+}
+
+/// Returns a text without characters that the locale does not have.
+fn printable(text: &str) -> String {
     static UTF8: LazyLock<bool> = LazyLock::new(locale_has_utf8);
     let has_letter = |letter: char| letter.is_ascii() || *UTF8;
-    names::sanitize(name).chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
+    text.chars().map(|letter| if has_letter(letter) { letter } else { '?' }).collect()
 }
 
 /// Returns `true` if the locale's character set is UTF-8, see locale(7).
@@ -223,105 +297,4 @@ fn locale_has_utf8() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
-    use super::super::board::tests::stream;
-    use super::super::filter::RowFilter;
-    use super::*;
-
-    fn drawn(board: &mut Board, columns: u16, rows: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
-        terminal.draw(|frame| draw(frame, board)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let line = |row: u16| (0..columns).map(|column| buffer[(column, row)].symbol()).collect::<String>();
-        (0..rows).map(line).map(|line| line.trim_end().to_owned()).collect()
-    }
-
-    #[test]
-    fn the_screen_shows_sums_tools_and_as_many_streams_as_fit() {
-        let (mut board, start) = (Board::new(7, Duration::from_secs(1)), Instant::now());
-        assert_eq!(drawn(&mut board, 80, 5)[0], "iof top: asking the engine 7");
-        let first = vec![stream(0, 0, 0, &[]), stream(1, 0, 0, &[]), stream(2, 0, 0, &[])];
-        board.update(start, first);
-        let mut ended = stream(1, 20, 0, &[]);
-        ended.complete = true;
-        let second = vec![stream(0, 3 << 20, 1 << 20, &[0, 2048]), ended, stream(2, 0, 0, &[])];
-        board.update(start + Duration::from_secs(1), second);
-        let wanted = [
-            "engine 7: 3.0M/s, 2.0M cached, 1.0M dropped; 1 job, 3 streams, 1 complete; 1-2 shown",
-            "2 readers: tool2:2 (2.0K), tool1:1 (0)",
-            "NSPACE v   RANK CHANNEL   RATE/s   CACHED   DROPPED READERS (LAG)",
-            "job           0 stdout      3.0M     2.0M      1.0M tool2:2 (2.0K), tool1:1 (0)",
-            "job           1 stdout  complete       20         0",
-            KEYS,
-        ];
-        assert_eq!(drawn(&mut board, 90, 6), wanted);
-        board.toggle_sums();
-        board.select(RowFilter::parse("0 stdout").unwrap());
-        let filtered = drawn(&mut board, 90, 6);
-        assert!(filtered[3].starts_with("job           0 all "), "{filtered:?}");
-        assert!(filtered[5].starts_with("[only 0 stdout; sums]  q quit "), "{filtered:?}");
-        board.prompt = Some(Prompt::of(&board.filter));
-        assert!(drawn(&mut board, 90, 6)[5].starts_with("filter: 0 stdout _  (ranks, channels, job;"));
-        board.prompt = None;
-        board.toggle_sums();
-        board.select(RowFilter::default());
-        board.sort_by(Sort::Cached);
-        assert!(drawn(&mut board, 90, 6)[2].contains("CACHED v"));
-        board.sort_by(Sort::Cached);
-        assert!(drawn(&mut board, 90, 6)[2].contains("CACHED ^"));
-    }
-
-    #[test]
-    fn the_hosts_of_ranks_are_shown_if_there_are_several() {
-        let mut board = Board::new(7, Duration::from_secs(1));
-        board.update(Instant::now(), (0..2).map(|rank| stream(rank, 0, 0, &[])).collect());
-        let proc = |rank| stream(rank, 0, 0, &[]).source;
-        board.hosts = [(proc(0), "node1".into()), (proc(1), "node1".into())].into();
-        assert!(drawn(&mut board, 80, 6)[2].starts_with("NSPACE v   RANK CHANNEL"));
-        board.hosts.insert(proc(1), "evil\x1bnode".into());
-        let lines = drawn(&mut board, 80, 6);
-        assert!(lines[2].starts_with("NSPACE v   RANK HOST      CHANNEL"), "{lines:?}");
-        assert!(lines[3].starts_with("job           0 node1     stdout"), "{lines:?}");
-        assert!(lines[4].starts_with("job           1 evil?node stdout"), "{lines:?}");
-    }
-
-    #[test]
-    fn a_terminal_of_any_size_can_be_drawn_to() {
-        let mut board = Board::new(7, Duration::from_secs(1));
-        board.update(Instant::now(), (0..5).map(|rank| stream(rank, 0, 0, &[1, 2, 3])).collect());
-        for (columns, rows) in [(1, 1), (1, 24), (80, 1), (80, 2), (80, 3), (10, 4), (300, 100)] {
-            drawn(&mut board, columns, rows);
-        }
-    }
-
-    #[test]
-    fn names_from_other_processes_reach_the_terminal_without_control_characters() {
-        assert_eq!(shown("evil\x1b[2Jtool\n\u{9b}"), "evil?[2Jtool??");
-        let mut board = Board::new(7, Duration::from_secs(1));
-        let mut evil = stream(0, 0, 0, &[1]);
-        evil.readers[0].tool = "a\x1b]0;x\x07b".into();
-        board.update(Instant::now(), vec![evil]);
-        let lines = drawn(&mut board, 80, 6);
-        assert!(lines[1].contains("a?]0;x?b:1"), "{lines:?}");
-        assert!(lines.iter().all(|line| line.is_ascii() && !line.contains(char::is_control)), "{lines:?}");
-    }
-
-    #[test]
-    fn a_number_of_bytes_has_at_most_five_characters() {
-        let formatted = [0, 999, 1000, 10_239, 10_240, 1_022_976, 1 << 20, 1 << 40, u64::MAX].map(short);
-        assert_eq!(formatted, ["0", "999", "1.0K", "10K", "10K", "999K", "1.0M", "1.0T", "16E"]);
-        for bits in 0..64 {
-            assert!(short(1 << bits).len() <= 5 && short((1 << bits) - 1).len() <= 5, "{bits}");
-        }
-    }
-
-    #[test]
-    fn the_line_of_keys_fits_80_columns() {
-        assert!(KEYS.len() <= 80);
-    }
-}
+mod tests;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use iof_engine::{App, JobSpec, Policy, Rendezvous};
 use iof_nodes::{
-    Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, RankTotal,
-    Start, ToAgent, ToFrontEnd, window,
+    Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, NodeConfig, NodeStart,
+    RankTotal, ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -22,7 +22,7 @@ use iof_testing::process::Process;
 /// A time that no test waits for, in milliseconds.
 pub const LONG: u64 = 1_000_000;
 
-/// What arrives from an agent.
+/// The items that arrive from an agent.
 #[derive(Debug, PartialEq)]
 pub enum Arrived {
     Stdout(Vec<u8>),
@@ -90,7 +90,7 @@ impl Front {
     }
 
     /// Starts ranks.
-    pub fn run_as(&mut self, start: Start) {
+    pub fn run_as(&mut self, start: NodeStart) {
         self.send(&ToAgent::Start(start.into()));
         assert_eq!(self.next(), Arrived::Message(ToFrontEnd::Ready));
         self.send(&ToAgent::Go);
@@ -261,7 +261,7 @@ pub fn ranks() -> BTreeSet<Rank> {
     [Rank(0)].into()
 }
 
-pub fn start(script: &str, max_line_time: u64) -> Start {
+pub fn start(script: &str, max_line_time: u64) -> NodeStart {
     let mut app = App::new("sh", ["-c", script]);
     app.cwd = Some("/".into());
     let mut spec = JobSpec::new(Nspace::new("demo").unwrap(), vec![app]);
@@ -279,5 +279,5 @@ pub fn start(script: &str, max_line_time: u64) -> Start {
         rendezvous: Rendezvous::None,
         files: None,
     };
-    Start { spec, config }
+    NodeStart { spec, config }
 }

@@ -81,13 +81,16 @@ static int spawn(int rank, char *program) {
     missing = MPI_Comm_spawn("/missing", MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children, codes);
     MPI_Info_create(&infos[1]);
     MPI_Info_set(infos[1], "wdir", "/");
-    if (missing == MPI_SUCCESS ||
-        MPI_Comm_spawn_multiple(2, programs, args, ranks, infos, 0, MPI_COMM_WORLD, &children, codes) != MPI_SUCCESS) {
-        return -2;
+    // The names of jobs that have ended are given again.
+    for (int round = 0; round < 3; ++round) {
+        if (missing == MPI_SUCCESS || MPI_Comm_spawn_multiple(2, programs, args, ranks, infos, 0, MPI_COMM_WORLD, &children,
+                                                              codes) != MPI_SUCCESS) {
+            return -2;
+        }
+        MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, children);
+        MPI_Barrier(children);
+        MPI_Comm_disconnect(&children);
     }
-    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, children);
-    MPI_Barrier(children);
-    MPI_Comm_disconnect(&children);
     return sum;
 }
 

@@ -167,10 +167,42 @@ static pmix_status_t spawn(const char *program, const char *key, const char *tex
     return PMIx_Spawn(&info, 1, app, 1, nspace);
 }
 
-static pmix_status_t connected(const char *parent, const char *child) {
+/* Spawns a job of so many ranks with one info. */
+static pmix_status_t spawn_with(const char *key, const void *value, pmix_data_type_t type, int count) {
+    pmix_app_t app = {.cmd = "true", .maxprocs = count};
+    pmix_info_t info;
+    char nspace[PMIX_MAX_NSLEN + 1];
+    PMIX_INFO_LOAD(&info, key, value, type);
+    return PMIx_Spawn(&info, 1, &app, 1, nspace);
+}
+
+/* Spawns a job, which goes on without this one, that prints variables. They are changed by infos of the job, and
+ * the last one by an info of its program. */
+static pmix_status_t spawn_with_variables(void) {
+    static const struct {
+        const char *key;
+        pmix_envar_t variable;
+    } changes[] = {
+        {PMIX_APPEND_ENVAR, {"SHADE", "er", '-'}},
+        {PMIX_PREPEND_ENVAR, {"COLOUR", "red", ':'}}, {PMIX_APPEND_ENVAR, {"COLOUR", "green", ':'}},
+        {PMIX_ADD_ENVAR, {"COLOUR", "none", ':'}},    {PMIX_SET_ENVAR, {"SHADE", "dark", ':'}},
+        {PMIX_ADD_ENVAR, {"LIGHT", "on", ':'}},       {PMIX_PREPEND_ENVAR, {"TMPDIR", "first", ':'}},
+    };
+    enum { COUNT = sizeof changes / sizeof *changes };
+    char *words[] = {"sh", "-c", "printf '%s %s %s %.7s\\n' $COLOUR $SHADE $LIGHT $TMPDIR", NULL};
+    char *variables[] = {"COLOUR=blue", NULL}, nspace[PMIX_MAX_NSLEN + 1];
+    pmix_info_t infos[COUNT + 1];
+    PMIX_INFO_LOAD(&infos[COUNT], PMIX_NOHUP, &yes, PMIX_BOOL);
+    for (int n = 0; n < COUNT; n++) PMIX_INFO_LOAD(&infos[n], changes[n].key, &changes[n].variable, PMIX_ENVAR);
+    pmix_app_t app = {.cmd = "sh", .argv = words, .env = variables, .maxprocs = 1, .info = infos, .ninfo = 1};
+    return PMIx_Spawn(infos + 1, COUNT, &app, 1, nspace);
+}
+
+/* Connects all ranks of a job to another one, or to one of its ranks. */
+static pmix_status_t connected(const char *parent, const char *child, pmix_rank_t rank) {
     pmix_proc_t procs[2];
     PMIX_LOAD_PROCID(&procs[0], parent, PMIX_RANK_WILDCARD);
-    PMIX_LOAD_PROCID(&procs[1], child, PMIX_RANK_WILDCARD);
+    PMIX_LOAD_PROCID(&procs[1], child, rank);
     return PMIx_Connect(procs, 2, NULL, 0);
 }
 
@@ -179,7 +211,7 @@ static pmix_status_t spawned(void) {
     char program[1000] = "", nspace[PMIX_MAX_NSLEN + 1];
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) return PMIX_ERROR;
     pmix_status_t status = spawn(program, PMIX_WDIR, "/", nspace);
-    return status == PMIX_SUCCESS ? connected(self.nspace, nspace) : status;
+    return status == PMIX_SUCCESS ? connected(self.nspace, nspace, PMIX_RANK_WILDCARD) : status;
 }
 
 /* Connects to the job that has spawned this one. */
@@ -193,7 +225,8 @@ static pmix_status_t parent(void) {
                     value->data.proc->rank == 0 && PMIx_Get(&own, PMIX_SPAWNED, NULL, 0, &is_spawned) == PMIX_SUCCESS &&
                     is_spawned->data.flag && colour && strcmp(colour, "blue=green") == 0 &&
                     getcwd(directory, sizeof directory) && strcmp(directory, "/") == 0;
-    return is_right ? connected(value->data.proc->nspace, self.nspace) : PMIX_ERR_DATA_VALUE_NOT_FOUND;
+    if (!is_right) return PMIX_ERR_DATA_VALUE_NOT_FOUND;
+    return connected(value->data.proc->nspace, self.nspace, PMIX_RANK_WILDCARD);
 }
 
 static pmix_status_t construct_group(bool context) {
@@ -235,6 +268,17 @@ static pmix_status_t grouped(const char *name) {
     return status == PMIX_SUCCESS ? PMIx_Group_destruct(name, NULL, 0) : status;
 }
 
+/* Constructs a group with a process that does not exist. */
+static pmix_status_t grouped_with(const char *nspace, pmix_rank_t rank) {
+    pmix_proc_t members[2] = {self};
+    pmix_info_t *results = NULL;
+    size_t count = 0;
+    char name[32];
+    snprintf(name, sizeof name, "stranger-%u", self.rank);
+    PMIX_LOAD_PROCID(&members[1], nspace, rank);
+    return PMIx_Group_construct(name, members, 2, NULL, 0, &results, &count);
+}
+
 /* Constructs a group of all ranks that has a number, with a required directive. */
 static pmix_status_t group_requires(const char *key) {
     pmix_info_t infos[2], *results = NULL;
@@ -245,21 +289,24 @@ static pmix_status_t group_requires(const char *key) {
     return PMIx_Group_construct(key, &ranks, 1, infos, 2, &results, &count);
 }
 
-/* Constructs groups of this rank alone until that is refused, and destructs them. */
+/* Constructs groups of this rank alone until that is refused to all ranks, and destructs some. A rank that
+ * destructed while others construct would make room for thousands of further ones. */
 static pmix_status_t grouped_endlessly(void) {
     char name[32];
     pmix_info_t *results = NULL;
     size_t count = 0;
-    pmix_status_t status = PMIX_SUCCESS, removed = PMIX_SUCCESS;
+    pmix_status_t status = PMIX_SUCCESS, removed;
     int groups = -1;
     while (status == PMIX_SUCCESS) {
         alarm(10);
         snprintf(name, sizeof name, "own-%u-%d", self.rank, ++groups);
         status = PMIx_Group_construct(name, &self, 1, NULL, 0, &results, &count);
     }
-    while (removed == PMIX_SUCCESS && groups-- > 0) {
+    alarm(50);
+    removed = PMIx_Fence(&ranks, 1, NULL, 0);
+    for (int n = 0; removed == PMIX_SUCCESS && n < 100 && n < groups; n++) {
         alarm(10);
-        snprintf(name, sizeof name, "own-%u-%d", self.rank, groups);
+        snprintf(name, sizeof name, "own-%u-%d", self.rank, n);
         removed = PMIx_Group_destruct(name, NULL, 0);
     }
     return removed == PMIX_SUCCESS ? status : removed;
@@ -416,7 +463,7 @@ static pmix_status_t call(const char *name) {
     char *keys[] = {"key", NULL}, *own[] = {"own", NULL};
     pmix_data_range_t range = PMIX_RANGE_PROC_LOCAL;
     uint64_t nodes = 1;
-    int number = 7, signal = 10;
+    int number = 7, signal = 10, below = -1;
 #define IS(other) (strcmp(name, other) == 0)
     if (IS("log-stdout")) return logged(PMIX_LOG_STDOUT, false);
     if (IS("log-stderr")) return logged(PMIX_LOG_STDERR, true);
@@ -451,6 +498,8 @@ static pmix_status_t call(const char *name) {
     if (IS("grouped")) return grouped("first");
     if (IS("grouped-again")) return grouped("second");
     if (IS("group-notified")) return group_requires(PMIX_GROUP_NOTIFY_TERMINATION);
+    if (IS("group-with-stranger")) return grouped_with("none", 0);
+    if (IS("group-with-missing-rank")) return grouped_with(self.nspace, 99);
     if (IS("group-unknown")) return group_requires("vendor.colour");
     if (IS("event-node")) return registered(PMIX_EVENT_NODE_DOWN);
     if (IS("event-job")) return registered(PMIX_EVENT_JOB_END);
@@ -483,9 +532,24 @@ static pmix_status_t call(const char *name) {
     if (IS("spawn-unknown")) return spawn("true", "vendor.colour", "blue", nspace);
     if (IS("spawn-child")) return spawned();
     if (IS("spawn-stopped")) return spawn("true", PMIX_DEBUG_STOP_IN_INIT, "all", nspace);
+    if (IS("spawn-stopped-on-exec")) return spawn("true", PMIX_DEBUG_STOP_ON_EXEC, "all", nspace);
+    if (IS("spawn-by-node")) return spawn("true", PMIX_PPR, "1:node", nspace);
+    if (IS("spawn-with-variables")) return spawn_with_variables();
+    if (IS("spawn-without-variable")) return spawn("true", PMIX_UNSET_ENVAR, "COLOUR", nspace);
+    if (IS("spawn-timed")) return spawn_with(PMIX_TIMEOUT, &number, PMIX_INT, 1);
+    if (IS("spawn-in-number")) return spawn_with(PMIX_WDIR, &number, PMIX_INT, 1);
+    if (IS("spawn-named-by-number")) return spawn_with(PMIX_NSPACE, &number, PMIX_INT, 1);
+    if (IS("spawn-cached-by-text")) return spawn_with(PMIX_IOF_CACHE_SIZE, "much", PMIX_STRING, 1);
+    if (IS("spawn-below-zero")) return spawn_with(PMIX_JOB_TIMEOUT, &below, PMIX_INT, 1);
+    if (IS("spawn-changed-by-text")) return spawn_with(PMIX_SET_ENVAR, "COLOUR=blue", PMIX_STRING, 1);
+    if (IS("spawn-no-ranks")) return spawn_with(PMIX_WDIR, "/", PMIX_STRING, 0);
+    if (IS("spawn-negative-ranks")) return spawn_with(PMIX_WDIR, "/", PMIX_STRING, -1);
+    if (IS("spawn-inheriting")) return spawn("true", "pmix.iof.inhrt", "yes", nspace);
     if (IS("spawn-daemons")) return spawn("true", "pmix.dbg.job", ranks.nspace, nspace);
     if (IS("spawn-daemons-of-none")) return spawn("true", "pmix.dbg.job", "none", nspace);
     if (IS("parent")) return parent();
+    if (IS("connect-to-stranger")) return connected(self.nspace, "none", 0);
+    if (IS("connect-to-missing-rank")) return connected(self.nspace, self.nspace, 99);
     if (IS("connect")) return PMIx_Connect(&ranks, 1, NULL, 0);
     if (IS("disconnect")) return PMIx_Disconnect(&ranks, 1, NULL, 0);
     if (IS("terminate")) return control(PMIX_JOB_CTRL_TERMINATE, &yes, PMIX_BOOL);

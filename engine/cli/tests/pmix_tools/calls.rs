@@ -1,6 +1,6 @@
-//! What functions of PMIx return to ranks and to tools: never a success without an effect, and
-//! never nothing. libpmix itself reports success for some upcalls that a host does not have, and
-//! leaves members of a group without an answer.
+//! The values that functions of PMIx return to ranks and to tools: never a success without an
+//! effect, and never nothing. libpmix itself reports success for some upcalls that a host does not
+//! have, and leaves members of a group without an answer.
 
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,28 @@ static CALLS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("calls"));
 
 /// Functions that are refused to ranks and to tools.
 const REFUSED: [&str; 3] = ["allocate", "credential", "validate"];
+
+/// Spawns with what is refused to ranks and to tools.
+const SPAWNS_REFUSED: [&str; 8] = [
+    "spawn-elsewhere",
+    "spawn-unknown",
+    "spawn-stopped",
+    "spawn-stopped-on-exec",
+    "spawn-by-node",
+    "spawn-inheriting",
+    "spawn-without-variable",
+    "spawn-timed",
+];
+
+/// Spawns with invalid values.
+const SPAWNS_INVALID: [&str; 6] = [
+    "spawn-in-number",
+    "spawn-named-by-number",
+    "spawn-cached-by-text",
+    "spawn-below-zero",
+    "spawn-changed-by-text",
+    "spawn-negative-ranks",
+];
 
 fn calls() -> &'static Path {
     CALLS.as_deref().unwrap()
@@ -84,7 +106,7 @@ fn ranks_that_publish_endlessly_or_log_too_much_are_refused_and_can_still_log() 
         expected.extend(with(SUCCESS, ["exchange", "log-stderr"]));
         let done = ranks(place, 2, &expected);
         check(&done, 2, &expected);
-        for limit in ["MAX_PUBLISHED_BYTES_PER_USER", "MAX_LOG_TEXT"] {
+        for limit in ["MAX_PUBLISHED_BYTES_PER_JOB", "MAX_LOG_TEXT"] {
             assert!(done.stderr.contains(limit), "{limit}: {done:?}");
         }
         assert_eq!(done.stderr.matches("text").count(), 2, "{done:?}");
@@ -109,13 +131,23 @@ fn ranks_construct_and_destruct_groups_that_have_numbers_and_names() {
 }
 
 #[test]
-fn a_group_with_a_required_directive_that_iof_does_not_carry_out_is_refused() {
+fn a_group_with_a_stranger_or_a_required_directive_that_iof_does_not_carry_out_is_refused() {
     for_each_place(|place| {
         let mut calls = with(NOT_SUPPORTED, ["group-notified", "group-unknown"]);
+        calls.extend(with(NOT_FOUND, ["group-with-stranger", "group-with-missing-rank"]));
         calls.extend(with(SUCCESS, ["log-stderr"]));
         if place.server.is_some() == place.tools.is_some() {
             check(&ranks(place, 3, &calls), 3, &calls);
         }
+    });
+}
+
+#[test]
+fn a_rank_that_connects_to_a_process_that_does_not_exist_is_refused() {
+    for_each_place(|place| {
+        let mut calls = with(NOT_FOUND, ["connect-to-stranger", "connect-to-missing-rank"]);
+        calls.extend(with(SUCCESS, ["connect", "disconnect"]));
+        check(&ranks(place, 3, &calls), 3, &calls);
     });
 }
 
@@ -132,7 +164,7 @@ fn groups_without_end_are_refused_and_those_that_never_complete_stop_no_other_ra
         calls.extend(with(SUCCESS, ["exchange", "log-stderr"]));
         let done = ranks(place, 2, &calls);
         check(&done, 2, &calls);
-        assert_eq!(done.stderr.contains("MAX_GROUPS_PER_USER"), has_many, "{done:?}");
+        assert_eq!(done.stderr.contains("MAX_GROUPS_PER_JOB"), has_many, "{done:?}");
         assert_eq!(done.stderr.matches("text").count(), 2, "{done:?}");
     });
 }
@@ -141,15 +173,57 @@ fn groups_without_end_are_refused_and_those_that_never_complete_stop_no_other_ra
 fn a_rank_spawns_a_job_that_connects_to_it_or_learns_why_not() {
     for_each_place(|place| {
         // `PMIX_ERR_JOB_FAILED_TO_LAUNCH`
-        let mut expected = vec!["spawn-missing -181".to_owned()];
-        expected.extend(with(NOT_SUPPORTED, ["spawn-elsewhere", "spawn-unknown"]));
-        expected.extend(with(SUCCESS, ["spawn-child"]));
+        let mut expected = with(-181, ["spawn-missing", "spawn-no-ranks"]);
+        expected.extend(with(NOT_SUPPORTED, SPAWNS_REFUSED));
+        expected.extend(with(SUCCESS, ["spawn-child", "spawn-with-variables"]));
         let done = ranks(place, 1, &expected);
         expected.extend(with(SUCCESS, ["parent", "parent"]));
+        expected.push("red:blue:green dark-er on first:/".into());
         check(&done, 1, &expected);
-        for reason in ["program '/missing' not found", "ranks on the engine's node only", "vendor.colour"] {
-            assert_eq!(done.stderr.matches(reason).count(), 1, "{done:?}");
+        let keys = ["vendor.colour", "pmix.dbg.init", "pmix.dbg.exec", "pmix.ppr", "PMIX_IOF_INHERIT"];
+        let keys = keys.map(|key| format!("{key} is not supported here: leave it out"));
+        let others = [
+            "invalid number of ranks 0: expected 1 to",
+            "program '/missing' not found",
+            "ranks on the engine's node only",
+            "pmix.envar.unset is not supported here: leave it out",
+            "pmix.timeout is not supported here: leave it out",
+        ];
+        for reason in keys.iter().map(String::as_str).chain(others) {
+            assert_eq!(done.stderr.matches(reason).count(), 1, "{reason}: {done:?}");
         }
+    });
+}
+
+#[test]
+fn a_spawn_with_an_invalid_value_has_a_line_that_names_it_and_what_it_needs() {
+    for_each_place(|place| {
+        // `PMIX_ERR_BAD_PARAM`
+        let expected = with(-27, SPAWNS_INVALID);
+        let done = ranks(place, 1, &expected);
+        check(&done, 1, &expected);
+        let invalid =
+            |key, needed| format!("invalid value for attribute \"{key}\": expected a {needed}, found ");
+        for reason in [
+            &invalid("pmix.wdir", "text"),
+            &invalid("pmix.nspace", "text"),
+            &invalid("pmix.iof.csize", "number from 1 to 4294967295"),
+            "PMIX_JOB_TIMEOUT needs a number from 0 to 2147483647",
+            "pmix.envar.set needs a PMIX_ENVAR with the name of a variable and a value",
+            "maxprocs of \"true\" is -1: give at least 1",
+        ] {
+            assert_eq!(done.stderr.matches(reason).count(), 1, "{reason}: {done:?}");
+        }
+    });
+}
+
+#[test]
+fn refusals_of_spawns_have_ten_lines() {
+    for_each_place(|place| {
+        let expected = with(NOT_SUPPORTED, iter::repeat_n("spawn-unknown", 12));
+        let done = ranks(place, 1, &expected);
+        check(&done, 1, &expected);
+        assert_eq!(done.stderr.matches("vendor.colour is not supported here").count(), 10, "{done:?}");
     });
 }
 
@@ -257,10 +331,11 @@ fn a_tool_spawns_a_job_or_learns_why_not() {
         let run = place.run(&[], &format!(": < {}", gate.path()));
         // `PMIX_ERR_JOB_FAILED_TO_LAUNCH`
         let mut expected = vec!["spawn-missing -181".to_owned()];
-        expected.extend(with(NOT_SUPPORTED, ["spawn-elsewhere", "spawn-unknown"]));
-        expected.extend(with(NOT_SUPPORTED, ["spawn-stopped"]));
+        expected.extend(with(NOT_SUPPORTED, SPAWNS_REFUSED));
+        expected.extend(with(-27, SPAWNS_INVALID));
         expected.extend(with(NOT_FOUND, ["spawn-daemons-of-none"]));
-        expected.extend(with(SUCCESS, ["spawn", "spawn-daemons", "get", "fence-own"]));
+        let started = ["spawn", "spawn-with-variables", "spawn-daemons", "get", "fence-own"];
+        expected.extend(with(SUCCESS, started));
         let done = tool(place, &expected).finish();
         assert_eq!(
             (done.text().lines().collect::<Vec<_>>(), done.code),

@@ -1,5 +1,5 @@
-//! What tools and strangers can do to a run that serves tools of PMIx: every user of the host can
-//! connect to the ports of `iof run` and of libpmix.
+//! The effects that tools and strangers can have on a run that serves tools of PMIx: every user of
+//! the host can connect to the ports of `iof run` and of libpmix.
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, Write};

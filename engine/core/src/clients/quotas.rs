@@ -89,6 +89,8 @@ impl Charge {
 enum Holder {
     Engine,
     User(u32),
+    /// The job with this number.
+    Job(u64),
     Process(ClientProcess),
     Client(ClientId),
 }
@@ -98,6 +100,7 @@ impl Holder {
         match self {
             Holder::Engine => QuotaScope::Engine,
             Holder::User(_) => QuotaScope::User,
+            Holder::Job(_) => QuotaScope::Job,
             Holder::Process(_) => QuotaScope::Process,
             Holder::Client(_) => QuotaScope::Tool,
         }
@@ -109,6 +112,7 @@ impl fmt::Display for Holder {
         match self {
             Holder::Engine => f.write_str("the engine"),
             Holder::User(uid) => write!(f, "user {uid}"),
+            Holder::Job(_) => f.write_str("this job"),
             Holder::Process(process) => write!(f, "process {}", process.pid),
             Holder::Client(ClientId::Rank(_, rank)) => write!(f, "rank {rank}"),
             Holder::Client(_) => f.write_str("this tool"),
@@ -122,6 +126,10 @@ impl Payer {
         match scope {
             QuotaScope::Engine => Some(Holder::Engine),
             QuotaScope::User => self.process.map(|process| Holder::User(process.uid)),
+            QuotaScope::Job => match self.id {
+                ClientId::Rank(run, _) => Some(Holder::Job(run)),
+                ClientId::Embedder | ClientId::Tool(_) | ClientId::Ranks => None,
+            },
             // All processes of a user that are not visible are one, unless the user has a limit.
             QuotaScope::Process => {
                 let has_user_limit = quota.limits().iter().any(|limit| limit.scope == QuotaScope::User);

@@ -1,9 +1,11 @@
 //! Requests of nodes to enter fences.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
-use iof_proto::{Exchange, Failure, Mpi, Quota, Rank, Status, ToTool};
+use iof_proto::{Exchange, Failure, FencePurpose, JobRanks, Mpi, Proc, Quota, Rank, Status, ToTool};
 
 use crate::Core;
 use crate::clients::client::{ReplyTo, Requester};
@@ -18,14 +20,7 @@ use crate::upcall::Upcall;
 /// The bytes that a node in a fence counts besides its values.
 const ENTRY_BYTES: u64 = 1 << 10;
 
-/// A request of a node to enter a fence.
-pub(crate) struct FenceRequest {
-    pub mpi: Mpi,
-    pub key: FenceKey,
-    pub data: Vec<u8>,
-    /// A group is to get a number.
-    pub with_context: bool,
-}
+const NOT_AWAITED: &str = "it has entered a fence twice, or one that is none of its ranks'";
 
 impl Core {
     /// Passes a request of a rank on if another engine serves it, since the ranks here are a part of their job.
@@ -52,21 +47,38 @@ impl Core {
         &mut self,
         requester: Requester,
         (job, rank): (&JobId, Rank),
-        FenceRequest { mpi, key, data, with_context }: FenceRequest,
+        mut exchange: Exchange,
         now: Instant,
     ) {
-        let Some(node) = self.node_of(job, rank) else {
+        let (mpi, named, purpose, group, data, with_context) = match &mut exchange {
+            Exchange::Fence { mpi, purpose, members, data } => {
+                (*mpi, take(members), *purpose, None, take(data), false)
+            }
+            Exchange::Group { name, members, with_context, .. } => {
+                let name = Some(name.clone());
+                (Mpi::Pmix, take(members), FencePurpose::Values, name, Vec::new(), *with_context)
+            }
+            other => return debug_assert!(false, "{other:?} is not a fence"),
+        };
+        let Some(node) = self.node_of(job, rank).map(|node| (job.run, node)) else {
             // All other ranks are here, too.
             return self.reply(requester, |_| ToTool::Fenced(Ok(data.into())));
         };
-        if let Err(reason) = self.open_fence(job, &key, (node, mpi)) {
+        let key = match self.members(job, named) {
+            Ok(members) => FenceKey { members, purpose, group },
+            Err(failure) => return self.reply(requester, |_| ToTool::refused(&exchange, failure)),
+        };
+        if let Err(reason) = self.open_fence(&key, (node, mpi)) {
             return self.exchange_failed(job, rank, reason, now);
         }
-        let is_open = |node: &NodeId| self.jobs.find(job).is_some_and(|job| job.is_open(*node));
+        let is_open =
+            |(run, node): &NodeKey| self.jobs.of_run(*run).is_some_and(|(_, job)| job.is_open(*node));
         let awaited = self.fences.awaited(&key);
         let ended = awaited.and_then(|awaited| awaited.iter().find(|node| !is_open(node)).copied());
-        let size = data.len().saturating_add(key.ranks.len().saturating_mul(size_of::<Rank>())) as u64;
-        let size = ENTRY_BYTES.saturating_add(size);
+        let ranks = key.members.values().map(Vec::len).sum::<usize>();
+        let size = data.len().saturating_add(ranks.saturating_mul(size_of::<Rank>())) as u64;
+        // The values of all jobs together are within the limit of one, which is that of the nodes that receive them.
+        let size = ENTRY_BYTES.saturating_add(size).saturating_mul(key.members.len() as u64);
         match self.quotas.charge(requester.client.payer(), [(Quota::FenceBytes, size)]) {
             Ok(charge) => {
                 let entry = NodeEntry { requester, data, charge };
@@ -76,7 +88,7 @@ impl Core {
             }
             Err(failure) => return self.exchange_failed(job, rank, failure.reason, now),
         }
-        ended.into_iter().for_each(|node| self.fail_fences(job, node));
+        ended.into_iter().for_each(|node| self.fail_fences(node));
     }
 
     /// Returns the node of a rank if that is another one.
@@ -84,40 +96,58 @@ impl Core {
         self.jobs.find(job)?.rank(rank)?.node()
     }
 
+    /// Returns the members of a fence by the numbers of their jobs. None are all ranks of `own`.
+    fn members(&self, own: &JobId, members: Vec<JobRanks>) -> Result<BTreeMap<u64, Vec<Rank>>, Failure> {
+        if members.is_empty() {
+            return Ok(BTreeMap::from([(own.run, Vec::new())]));
+        }
+        let numbered = |JobRanks { nspace, ranks }| match self.jobs.get(&nspace) {
+            _ if nspace == own.nspace => Ok((own.run, ranks)),
+            Some(job) => Ok((job.run(), ranks)),
+            None => Err(Failure::new(Status::ERR_NOT_FOUND, format!("job {nspace} has ended"))),
+        };
+        members.into_iter().map(numbered).collect()
+    }
+
     /// Checks that a node may enter a fence, and opens that if it is the first one.
-    fn open_fence(
-        &mut self,
-        job: &JobId,
-        key: &FenceKey,
-        (node, mpi): (NodeId, Mpi),
-    ) -> Result<(), &'static str> {
+    fn open_fence(&mut self, key: &FenceKey, (node, mpi): (NodeKey, Mpi)) -> Result<(), &'static str> {
         if self.fences.awaited(key).is_none() {
-            let state = self.jobs.find(job).ok_or("no job")?;
-            let place = |rank: &Rank| state.rank(*rank).and_then(|state| state.node());
-            let nodes = match key.ranks.as_slice() {
-                [] => state.ranks().filter_map(|(_, state)| state.node()).collect(),
-                ranks if ranks.is_sorted_by(|one, next| one < next) => ranks
-                    .iter()
-                    .map(place)
-                    .collect::<Option<_>>()
-                    .ok_or("it has entered a fence of a rank that does not exist")?,
-                _ => return Err("it has entered a fence whose ranks are not in order"),
-            };
+            let nodes = key.members.iter().map(|(run, ranks)| self.nodes_of(*run, ranks));
+            let nodes: BTreeSet<NodeKey> =
+                nodes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+            if !nodes.contains(&node) {
+                return Err(NOT_AWAITED);
+            }
             self.fences.open(key.clone(), mpi, nodes);
         }
         self.fences.check(key, node, mpi).map_err(|error| match error {
-            EnterError::NotAwaited => "it has entered a fence twice, or one that is none of its ranks'",
+            EnterError::NotAwaited => NOT_AWAITED,
             EnterError::Protocol => {
                 "it has entered a fence by another protocol than other nodes: choose one with --mpi"
             }
         })
     }
 
+    /// Returns the nodes of these ranks of a job; with none, of all.
+    fn nodes_of(&self, run: u64, ranks: &[Rank]) -> Result<BTreeSet<NodeKey>, &'static str> {
+        let (_, job) = self.jobs.of_run(run).ok_or("it has entered a fence of a job that has ended")?;
+        let place = |rank: &Rank| Some((run, job.rank(*rank)?.node()?));
+        match ranks {
+            [] => Ok(job.ranks().filter_map(|(_, state)| Some((run, state.node()?))).collect()),
+            ranks if ranks.is_sorted_by(|one, next| one < next) => {
+                let nodes = ranks.iter().map(place).collect::<Option<_>>();
+                nodes.ok_or("it has entered a fence of a rank that does not exist")
+            }
+            _ => Err("it has entered a fence whose ranks are not in order"),
+        }
+    }
+
     /// Answers the nodes in a fence with the values of all, or the reason why it has failed.
     fn end_fence(&mut self, (key, fence): (FenceKey, Fence), failure: Option<&Failure>) {
         let payer = fence.entries.values().next().map(|entry| entry.requester.client.payer());
+        let run = key.members.keys().next().copied().unwrap_or_default();
         let constructed = key.group.zip(payer).map(|(name, payer)| match failure {
-            None => self.construct_group(payer, (key.run, name), fence.with_context),
+            None => self.construct_group(payer, (run, name), fence.with_context),
             Some(failure) => Err(failure.clone()),
         });
         let values = fence.entries.values().filter(|_| failure.is_none()).flat_map(|entry| &entry.data);
@@ -133,30 +163,36 @@ impl Core {
     }
 
     /// Ends the fences that wait for a node that has ended or is lost.
-    pub(crate) fn fail_fences(&mut self, job: &JobId, node: NodeId) {
-        let host = self.jobs.find(job).and_then(|job| job.host(node)).unwrap_or_default();
+    pub(crate) fn fail_fences(&mut self, (run, node): NodeKey) {
+        let host = self.jobs.of_run(run).and_then(|(_, job)| job.host(node)).unwrap_or_default();
         let failure = Failure::new(Status::ERR_LOST_CONNECTION, format!("node {host} has ended"));
-        let failed = self.fences.remove(job.run, Some(node));
+        let failed = self.fences.remove(run, Some(node));
         failed.into_iter().for_each(|fence| self.end_fence(fence, Some(&failure)));
-        for modex in self.fences.remove_modexes(job.run, Some(node)) {
+        for modex in self.fences.remove_modexes(run, Some(node)) {
             self.end_modex(modex, Err(failure.clone()));
         }
     }
 
     /// Notes which nodes the fences of a job wait for, whose time is over.
     pub(crate) fn note_awaited(&mut self, run: u64) {
-        let Some((name, job)) = self.jobs.iter().find(|(_, job)| job.run() == run) else { return };
         let nodes = self.fences.awaited_by(run);
-        if let Some(host) = nodes.first().and_then(|node| job.host(*node)) {
+        let first = nodes.first().and_then(|(run, node)| {
+            let (name, job) = self.jobs.of_run(*run)?;
+            Some((name, job.host(*node)?))
+        });
+        if let Some((name, host)) = first {
             let (job, host, others) = (name.clone(), host.to_owned(), nodes.len().saturating_sub(1));
             self.effects.notices.push(Notice::FenceAwaits { job, host, others });
         }
     }
 
     /// Requests what a rank has put of its node.
-    pub(crate) fn modex(&mut self, requester: Requester, job: &JobId, rank: Rank) {
-        let state = self.jobs.find(job);
-        let node = state.and_then(|job| job.rank(rank)?.node().filter(|node| job.is_open(*node)));
+    pub(crate) fn modex(&mut self, requester: Requester, owner: &Proc) {
+        let rank = owner.rank;
+        let node = self.jobs.get(&owner.nspace).and_then(|job| {
+            let node = job.rank(rank)?.node().filter(|node| job.is_open(*node))?;
+            Some((job.run(), node))
+        });
         let unknown = || Failure::new(Status::ERR_NOT_FOUND, format!("rank {rank} runs on no other node"));
         let charged = node.ok_or_else(unknown).and_then(|node| {
             let charge = self.quotas.charge(requester.client.payer(), [(Quota::FenceBytes, ENTRY_BYTES)])?;
@@ -164,7 +200,6 @@ impl Core {
         });
         match charged {
             Ok((node, charge)) => {
-                let node = (job.run, node);
                 let call = self.fences.add_modex(Modex { owner: node, requester, charge });
                 self.effects.handles.push(HandleOp::Modex { node, call, rank });
             }
@@ -187,10 +222,12 @@ impl Core {
 
     /// Forgets the fences of a job.
     pub(crate) fn forget_fences(&mut self, run: u64) {
-        let fences = self.fences.remove(run, None).into_iter();
-        let fences = fences.flat_map(|(_, fence)| fence.entries).map(|(_, entry)| entry.charge);
+        let failure = Failure::new(Status::ERR_LOST_CONNECTION, "a job that takes part has ended");
+        for fence in self.fences.remove(run, None) {
+            self.end_fence(fence, Some(&failure));
+        }
         let modexes = self.fences.remove_modexes(run, None).into_iter().map(|modex| modex.charge);
-        self.quotas.give_back(fences.chain(modexes).collect::<Vec<_>>());
+        self.quotas.give_back(modexes.collect::<Vec<_>>());
     }
 
     /// Ends a job whose ranks can't exchange values, because of those of the node of `rank`.

@@ -1,7 +1,6 @@
 //! The fences that some nodes have entered, and others have not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use iof_proto::{FencePurpose, Mpi, Rank};
 
@@ -12,10 +11,8 @@ use crate::jobs::nodes::{NodeId, NodeKey};
 /// The key of a fence among those that are open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FenceKey {
-    /// The number of the job.
-    pub run: u64,
-    /// The ranks that take part; none for all of the job.
-    pub ranks: Vec<Rank>,
+    /// The jobs by their numbers, with the ranks that take part; none for all of a job.
+    pub members: BTreeMap<u64, Vec<Rank>>,
     pub purpose: FencePurpose,
     /// The name of the group that they construct, if they do.
     pub group: Option<String>,
@@ -32,9 +29,9 @@ pub(crate) struct NodeEntry {
 pub(crate) struct Fence {
     mpi: Mpi,
     /// The nodes that have not entered.
-    awaited: BTreeSet<NodeId>,
+    awaited: BTreeSet<NodeKey>,
     /// Those that have.
-    pub entries: BTreeMap<NodeId, NodeEntry>,
+    pub entries: BTreeMap<NodeKey, NodeEntry>,
     /// A node wants a number for the group.
     pub with_context: bool,
 }
@@ -64,30 +61,25 @@ pub(crate) struct Modex {
     pub charge: Charge,
 }
 
-/// Returns the keys of the fences of a job.
-fn of_job(run: u64) -> Range<FenceKey> {
-    let first = |run| FenceKey { run, ..FenceKey::default() };
-    first(run)..first(run.saturating_add(1))
-}
-
 impl Fences {
     /// Returns the nodes that a fence waits for, if a node has entered it.
-    pub(crate) fn awaited(&self, key: &FenceKey) -> Option<&BTreeSet<NodeId>> {
+    pub(crate) fn awaited(&self, key: &FenceKey) -> Option<&BTreeSet<NodeKey>> {
         self.open.get(key).map(|fence| &fence.awaited)
     }
 
     /// Returns the nodes that the fences of a job wait for.
-    pub(crate) fn awaited_by(&self, run: u64) -> BTreeSet<NodeId> {
-        self.open.range(of_job(run)).flat_map(|(_, fence)| &fence.awaited).copied().collect()
+    pub(crate) fn awaited_by(&self, run: u64) -> BTreeSet<NodeKey> {
+        let of_job = self.open.iter().filter(|(key, _)| key.members.contains_key(&run));
+        of_job.flat_map(|(_, fence)| &fence.awaited).copied().collect()
     }
 
     /// Opens a fence that waits for these nodes.
-    pub(crate) fn open(&mut self, key: FenceKey, mpi: Mpi, awaited: BTreeSet<NodeId>) {
+    pub(crate) fn open(&mut self, key: FenceKey, mpi: Mpi, awaited: BTreeSet<NodeKey>) {
         self.open.insert(key, Fence { mpi, awaited, entries: BTreeMap::new(), with_context: false });
     }
 
     /// Checks that a node can enter a fence that is open.
-    pub(crate) fn check(&self, key: &FenceKey, node: NodeId, mpi: Mpi) -> Result<(), EnterError> {
+    pub(crate) fn check(&self, key: &FenceKey, node: NodeKey, mpi: Mpi) -> Result<(), EnterError> {
         match self.open.get(key) {
             Some(fence) if fence.mpi != mpi => Err(EnterError::Protocol),
             Some(fence) if fence.awaited.contains(&node) => Ok(()),
@@ -100,7 +92,7 @@ impl Fences {
     pub(crate) fn enter(
         &mut self,
         key: &FenceKey,
-        node: NodeId,
+        node: NodeKey,
         entry: NodeEntry,
         with_context: bool,
     ) -> Option<Fence> {
@@ -113,8 +105,8 @@ impl Fences {
 
     /// Removes and returns the fences of a job that wait for a node, or all of the job.
     pub(crate) fn remove(&mut self, run: u64, node: Option<NodeId>) -> Vec<(FenceKey, Fence)> {
-        let waits = |fence: &Fence| node.is_none_or(|node| fence.awaited.contains(&node));
-        self.open.extract_if(of_job(run), |_, fence| waits(fence)).collect()
+        let waits = |fence: &Fence| node.is_none_or(|node| fence.awaited.contains(&(run, node)));
+        self.open.extract_if(.., |key, fence| key.members.contains_key(&run) && waits(fence)).collect()
     }
 
     /// Adds a request to a node. Returns its number.

@@ -11,8 +11,8 @@ use crate::jobs::exit::{Exit, REQUESTS_TO_END};
 /// Exit code of a job that a time limit ended, as that of timeout(1).
 pub const TIMEOUT_CODE: i32 = 124;
 
-/// How long streams may stay open after SIGKILL. A process that left its rank's group can hold
-/// them.
+/// The time for which streams may stay open after SIGKILL. A process that left its rank's group can
+/// hold them.
 pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 
 /// The time in which carriers of nodes must exit after they were asked to.

@@ -7,7 +7,7 @@ mod there;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use iof_capture::{ProcessId, SourceId};
 use iof_proto::{Channel, Channels, MpiEvent, Rank};
@@ -21,9 +21,10 @@ use crate::streams::options::StreamOptions;
 pub(crate) use self::endings::EndSteps;
 pub(crate) use self::rank::{Launching, Place, RankState, SignalReach, StdinAccess};
 pub(crate) use self::signals::Receivers;
+pub(crate) use self::there::NodePull;
 use self::there::Nodes;
 
-/// How far a rank has come in MPI, once it has begun.
+/// The progress of a rank in MPI, once it has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MpiPhase {
     /// Between `MPI_Init` and `MPI_Finalize`.
@@ -94,7 +95,7 @@ pub struct JobState {
     cut_off: Vec<(Rank, Channel)>,
     first_failure: FirstFailure,
     early_end_policy: EarlyEndPolicy,
-    /// How the engine ended the job early.
+    /// The way in which the engine ended the job early.
     early_end: Option<EarlyEnd>,
     last_steps: LastSteps,
     /// The ends of its ranks, in the order in which they were detected.
@@ -220,10 +221,10 @@ impl JobState {
 
 /// Local ranks.
 impl JobState {
-    /// Notes the pid of a rank that is being started.
-    pub(crate) fn note_pid(&mut self, rank: Rank, pid: u32) {
+    /// Notes the pid of a rank that is being started, and when it began.
+    pub(crate) fn note_pid(&mut self, rank: Rank, pid: u32, began: SystemTime) {
         if let Some(launching) = self.launching.get_mut(&rank) {
-            launching.pid = pid;
+            (launching.pid, launching.began) = (pid, Some(began));
         }
     }
 
@@ -388,7 +389,7 @@ impl JobState {
     }
 }
 
-/// What is complete.
+/// Queries of the parts of the job that are complete.
 impl JobState {
     /// Returns whether all ranks have exited that were started here or run on other nodes of the job.
     pub fn has_exited(&self) -> bool {

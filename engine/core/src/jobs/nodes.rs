@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use iof_capture::{Signal, WindowSize};
-use iof_proto::{Channel, Failure, MpiEvent, NodeStream, Rank, Status, StreamPull, UntakenStdin};
+use iof_proto::{
+    Channel, Failure, MpiEvent, NodeStream, Rank, Status, StreamPull, UntakenStdin, UsedResources,
+};
 
 use crate::jobs::early_end::LastStep;
 use crate::jobs::exit::Exit;
@@ -38,6 +40,8 @@ pub enum NodeReport {
     Started {
         /// The pids of the ranks, in the order of the ranks.
         pids: Vec<u32>,
+        /// When that became known.
+        began: SystemTime,
     },
     /// A rank has begun, ended or aborted MPI.
     Mpi {
@@ -54,6 +58,8 @@ pub enum NodeReport {
         exit: Exit,
         /// `true` if the rank failed because of a signal that was sent to it.
         requested: bool,
+        /// Resources that it has used, if that is known.
+        used: Option<UsedResources>,
     },
     /// The node has answered a request for what a rank has put.
     Modex {

@@ -24,7 +24,7 @@ impl Core {
         number: i32,
         now: Instant,
     ) {
-        let Some(peer) = self.tools.get(&peer_id) else { return };
+        let Some(peer) = self.tools.get(&peer_id) else { absent!("tool", return) };
         let permitted = permit(peer.client(), self.settings.uid);
         match permitted.and_then(|()| self.note_signal(procs, number, now)) {
             Ok((signal, receivers)) => {

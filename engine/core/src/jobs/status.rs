@@ -24,7 +24,7 @@ pub struct JobStatus {
     /// `Job::close`, or some time after the engine killed the ranks. A stddiag
     /// that ends with its rank is not among them.
     pub cut_off: Vec<(Rank, Channel)>,
-    /// How the engine ended the job early; `None` if it did not.
+    /// The way in which the engine ended the job early; `None` if it did not.
     pub early_end: Option<EarlyEnd>,
     /// A node was lost, so output of its ranks may be missing although they have exited.
     pub has_lost_node: bool,

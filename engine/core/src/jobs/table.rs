@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use iof_capture::{ProcessId, SourceId, TargetId};
-use iof_proto::{Nspace, Proc, Rank};
+use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 
 use crate::ids::{JobId, StreamName};
 use crate::jobs::job::{EndSteps, JobState, RankState};
@@ -40,15 +40,30 @@ impl Jobs {
         self.get_mut(&job.nspace).filter(|state| state.run() == job.run)
     }
 
-    /// Returns whether not all has arrived that a node had cached of a stream when it was pulled.
+    /// Returns whether not all has been delivered that a node had cached of a stream when it was pulled.
     pub(crate) fn is_behind(&self, name: &StreamName) -> bool {
         let StreamName { source, channel, logged, .. } = name;
         let pull = || self.get(&source.nspace)?.pull_of(source.rank, *channel);
-        !logged && pull().is_some_and(|pull| !pull.is_current && !pull.is_missed)
+        !logged && pull().is_some_and(|pull| !pull.is_marked && !pull.is_missed)
+    }
+
+    /// Returns the failure for a rank that its job does not have.
+    pub(crate) fn unknown_rank(&self, Proc { nspace, rank }: &Proc) -> Failure {
+        let last = self.get(nspace).map(JobState::last_rank).filter(|last| *last != Rank::UNDEF);
+        let reason = match last {
+            Some(last) => format!("rank {rank} does not exist: the last rank of {nspace} is {last}"),
+            None => format!("job {nspace} has no ranks: name a job that was started in its engine"),
+        };
+        Failure::new(Status::ERR_NOT_FOUND, reason)
     }
 
     pub(crate) fn get_mut(&mut self, nspace: &Nspace) -> Option<&mut JobState> {
         self.by_name.get_mut(nspace)
+    }
+
+    /// Returns the job with this number, with its name.
+    pub(crate) fn of_run(&self, run: u64) -> Option<(&Nspace, &JobState)> {
+        self.iter().find(|(_, job)| job.run() == run)
     }
 
     /// Returns all jobs, in the order of their names.
@@ -106,7 +121,7 @@ impl Jobs {
     /// Removes and returns the local ranks of a job that failed to start, with all that they left
     /// in it.
     pub(crate) fn take_ranks(&mut self, nspace: &Nspace) -> Vec<RankState> {
-        let Some(job) = self.by_name.get_mut(nspace) else { return Vec::new() };
+        let Some(job) = self.by_name.get_mut(nspace) else { absent!("job", return Vec::new()) };
         let ranks: Vec<RankState> = job.take_ranks().into_values().collect();
         for rank in &ranks {
             rank.process().map(|process| self.processes.remove(&process));

@@ -17,7 +17,7 @@ impl Core {
         for rank in ranks {
             self.remove_rank(&rank);
             for &source in rank.streams() {
-                let Some(stream) = self.streams.get_mut(&source) else { continue };
+                let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", continue) };
                 if stream.withdraw() {
                     self.forget_withdrawn(source);
                 } else {

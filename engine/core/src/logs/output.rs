@@ -10,7 +10,7 @@ use crate::Core;
 use crate::effects::Command;
 use crate::ids::LogStep;
 use crate::streams::awaited::Awaited;
-use crate::streams::delivery::Delivery;
+use crate::streams::delivery::DeliveryState;
 use crate::streams::state::StreamState;
 
 fn capture_ended() -> Failure {
@@ -80,7 +80,7 @@ impl Core {
         if answers.iter().any(is_open) {
             return Ok(());
         }
-        self.streams.delivery(stream).map(Delivery::withdraw);
+        self.streams.delivery(stream).map(DeliveryState::withdraw);
         Err(capture_ended())
     }
 

@@ -36,9 +36,9 @@ pub struct LogConfig {
 pub struct LogRoutes {
     /// The settings.
     pub config: LogConfig,
-    /// Whether the engine keeps a job record.
+    /// Set if the engine keeps a job record.
     pub has_record: bool,
-    /// Whether messages can be relayed to a gateway. A gateway has none, so that a relayed message
+    /// Set if messages can be relayed to a gateway. A gateway has none, so that a relayed message
     /// is not relayed again.
     pub has_gateway: bool,
     /// `true` if this engine can send email.

@@ -90,7 +90,7 @@ impl OngoingLog {
     }
 }
 
-/// Where this engine logs messages, and the ongoing requests.
+/// The destinations of this engine's log messages, and the ongoing requests.
 pub struct Logs {
     routes: LogRoutes,
     ongoing: BTreeMap<LogId, OngoingLog>,

@@ -4,14 +4,12 @@ use std::slice;
 use std::time::Instant;
 
 use iof_proto::{
-    Answer, Exchange, Failure, Found, FoundValue, Info, Mpi, PMIX_GROUP_CONTEXT_ID, Persistence, Quota, Rank,
+    Answer, Exchange, Failure, Found, FoundValue, Info, PMIX_GROUP_CONTEXT_ID, Persistence, Quota, Rank,
     Status, ToTool, Value,
 };
 
 use crate::Core;
 use crate::clients::client::{Client, Payer, Requester};
-use crate::fences::requests::FenceRequest;
-use crate::fences::table::FenceKey;
 use crate::ids::JobId;
 use crate::jobs::job::JobState;
 use crate::published::table::{Finders, KeySearch, PublishedValue, Publisher, WaitingLookup};
@@ -53,12 +51,8 @@ impl Core {
                 let is_done = count > 0 || keys.is_empty();
                 is_done.then(Vec::new).ok_or_else(|| not_found("this rank has not published", &keys))
             }
-            Exchange::Group { name, ranks, constructs: true, with_context }
-                if self.node_of(&job, rank.1).is_some() =>
-            {
-                let key = FenceKey { run, ranks, group: Some(name), ..FenceKey::default() };
-                let request = FenceRequest { mpi: Mpi::Pmix, key, data: Vec::new(), with_context };
-                return self.fence(requester, (&job, rank.1), request, now);
+            Exchange::Group { constructs: true, .. } if self.node_of(&job, rank.1).is_some() => {
+                return self.fence(requester, (&job, rank.1), exchange, now);
             }
             Exchange::Group { name, constructs, with_context, .. } => {
                 let group = (run, name);
@@ -69,12 +63,8 @@ impl Core {
                 };
                 return self.reply(requester, |request| ToTool::Answer { request, result });
             }
-            Exchange::Fence { mpi, purpose, ranks, data } => {
-                let key = FenceKey { run, ranks, purpose, group: None };
-                let request = FenceRequest { mpi, key, data, with_context: false };
-                return self.fence(requester, (&job, rank.1), request, now);
-            }
-            Exchange::Modex(owner) => return self.modex(requester, &job, owner),
+            Exchange::Fence { .. } => return self.fence(requester, (&job, rank.1), exchange, now),
+            Exchange::Modex(owner) => return self.modex(requester, &owner),
             Exchange::Fail(reason) => return self.exchange_failed(&job, rank.1, reason, now),
             // A spawn is not served here.
             Exchange::Spawn(_) => return,
@@ -144,7 +134,7 @@ impl Core {
     fn look_up_published(&mut self, search: &KeySearch) -> Result<Vec<FoundValue>, Failure> {
         let mut found = Vec::new();
         for place in self.published.find(search) {
-            let Some(value) = self.published.values.get(&place) else { continue };
+            let Some(value) = self.published.values.get(&place) else { absent!("value", continue) };
             found.push(value.found.clone());
             if value.persistence == Persistence::FirstRead {
                 let read = self.published.values.remove(&place);

@@ -83,9 +83,9 @@ impl Core {
         }
         let ending: BTreeSet<&Proc> = self.pushes.values().flat_map(Push::ending_elsewhere).collect();
         for proc in procs.iter().collect::<BTreeSet<_>>() {
-            let unknown = |reason| Failure { status: Status::ERR_NOT_FOUND, reason };
-            let job = self.jobs.get(&proc.nspace);
-            let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
+            let job = self.jobs.get(&proc.nspace).ok_or_else(|| {
+                Failure::new(Status::ERR_NOT_FOUND, format!("job {} does not exist", proc.nspace))
+            })?;
             if proc.rank == Rank::WILDCARD {
                 let mut all = Admitted::default();
                 for (rank, state) in job.ranks() {
@@ -102,10 +102,7 @@ impl Core {
             } else if job.has_ranks_of_host() {
                 self.admit_at_host(&mut admitted, proc);
             } else {
-                let last = job.last_rank();
-                let reason =
-                    format!("rank {} does not exist: the last rank of {} is {last}", proc.rank, proc.nspace);
-                return Err(unknown(reason));
+                return Err(self.jobs.unknown_rank(proc));
             }
         }
         let limit = self.settings.limits.pushes_per_target;

@@ -13,7 +13,7 @@ use crate::effects::HandleOp;
 use crate::ids::Call;
 use crate::jobs::job::{JobState, RankState};
 use crate::jobs::nodes::{NodeKey, StdinAnswer};
-use crate::pushes::push::elsewhere::{PieceAnswered, Share};
+use crate::pushes::push::elsewhere::{PieceAnswered, ReceiverShare};
 use crate::pushes::push::{Elsewhere, Push};
 use crate::pushes::stdin_calls::{StdinTaker, closed};
 use crate::tools::peer::Peer;
@@ -83,7 +83,7 @@ impl Core {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
         let Some(piece) = push.next_piece(paused) else { return };
-        let Some(elsewhere) = push.elsewhere() else { return };
+        let Some(elsewhere) = push.elsewhere() else { absent!("part elsewhere", return) };
         let (stdin, takers, nodes) = (Arc::clone(elsewhere.stdin()), elsewhere.takers(), elsewhere.nodes());
         let (payer, size) = (push.charge.payer, piece.len.saturating_add(size_of_procs(&stdin.targets)));
         if let Err(failure) = self.owe(Call::Stdin(id), payer, size) {
@@ -100,8 +100,8 @@ impl Core {
     }
 
     /// Divides targets by the receivers of their bytes: the host, and the nodes of jobs.
-    pub(crate) fn shares(&self, targets: BTreeSet<Proc>) -> BTreeMap<StdinTaker, Share> {
-        let mut shares = BTreeMap::<StdinTaker, Share>::new();
+    pub(crate) fn shares(&self, targets: BTreeSet<Proc>) -> BTreeMap<StdinTaker, ReceiverShare> {
+        let mut shares = BTreeMap::<StdinTaker, ReceiverShare>::new();
         for target in targets {
             let node = self.jobs.rank(&target).and_then(RankState::node);
             let job = self.jobs.get(&target.nspace).map(JobState::run);

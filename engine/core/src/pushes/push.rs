@@ -50,9 +50,9 @@ pub struct Push {
     capacity: u64,
     /// The number of bytes that the tool has filled into the inlet.
     filled: u64,
-    /// Whether the tool has filled in its last byte.
+    /// Set if the tool has filled in its last byte.
     has_end: bool,
-    /// Whether the targets' stdin ends with the push.
+    /// Set if the targets' stdin ends with the push.
     completes: bool,
     /// The position up to which all local targets have taken the bytes, as last reported.
     freed: u64,
@@ -61,7 +61,7 @@ pub struct Push {
     /// The local targets that still take bytes.
     local: BTreeMap<TargetId, Proc>,
     elsewhere: Option<Elsewhere>,
-    /// Whether pushes that waited for this one elsewhere may continue.
+    /// Set if pushes that waited for this one elsewhere may continue.
     yields: bool,
     report: PushReport,
 }
@@ -198,7 +198,7 @@ impl Push {
 
     /// Records that a local target gets no more bytes.
     pub(crate) fn target_ended(&mut self, target: TargetId, delivered: u64, end: PushEnd) {
-        let Some(target) = self.local.remove(&target) else { return };
+        let Some(target) = self.local.remove(&target) else { absent!("target", return) };
         let cause = match end {
             PushEnd::Complete => {
                 self.report.complete = self.report.complete.saturating_add(1);

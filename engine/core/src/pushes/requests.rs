@@ -20,7 +20,7 @@ use crate::tools::peer::Peer;
 impl Core {
     /// Begins a push if the request is valid and all targets can be reached.
     pub(crate) fn push(&mut self, peer_id: PeerId, request: PushRequest) {
-        let Some(peer) = self.tools.get(&peer_id) else { return };
+        let Some(peer) = self.tools.get(&peer_id) else { absent!("tool", return) };
         if request.targets.iter().any(|target| self.is_starting(target)) {
             return self.defer_push(peer_id, request);
         }
@@ -56,7 +56,7 @@ impl Core {
 
     /// Keeps a request until the ranks of its jobs are started, within the limits of pushes.
     fn defer_push(&mut self, peer_id: PeerId, request: PushRequest) {
-        let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { return };
+        let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { absent!("tool", return) };
         let charge = self
             .push_options(&request.infos, request.size)
             .and_then(|options| self.charge_push(payer, options.capacity));
@@ -83,7 +83,7 @@ impl Core {
         asked: &[TargetId],
         open: &BTreeSet<TargetId>,
     ) {
-        let Some(peer) = self.tools.get(&peer_id) else { return };
+        let Some(peer) = self.tools.get(&peer_id) else { absent!("tool", return) };
         // The job was replaced by another of the same name, whose ranks are not all registered.
         if request.targets.iter().any(|target| self.is_starting(target)) {
             return self.defer_push(peer_id, request);
@@ -152,7 +152,7 @@ impl Core {
         bytes: u64,
         last: bool,
     ) -> Result<(), DisconnectReason> {
-        let Some(peer) = self.tools.get(&peer_id) else { return Ok(()) };
+        let Some(peer) = self.tools.get(&peer_id) else { absent!("tool", return Ok(())) };
         let Some(id) = peer.push(number) else {
             // The push has ended and the report is on its way, or it never existed.
             let known = peer.has_had_push(number);
@@ -162,7 +162,7 @@ impl Core {
                 Err(DisconnectReason::Unexpected("bytes for a push that does not exist"))
             };
         };
-        let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
+        let Some(push) = self.pushes.get_mut(&id) else { absent!("push", return Ok(())) };
         push.fill(bytes, last)?;
         if push.has_local() {
             self.effects.commands.push(Command::Fill { push: id, bytes, last });
@@ -265,7 +265,7 @@ impl Core {
     /// Records that a local target has taken all bytes or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        let Some(proc) = push.local(target) else { return };
+        let Some(proc) = push.local(target) else { absent!("target", return) };
         let end = match end {
             // The target was shut because the rank had exited.
             PushEnd::Stopped if self.jobs.rank(proc).is_some_and(|rank| rank.exit().is_some()) => {
@@ -295,7 +295,7 @@ impl Core {
     pub(crate) fn leave_pushes(&mut self, peer_id: PeerId, pushes: impl IntoIterator<Item = PushId>) {
         self.quotas.give_back(self.pushes.forget(peer_id));
         for id in pushes {
-            let Some(push) = self.pushes.get_mut(&id) else { continue };
+            let Some(push) = self.pushes.get_mut(&id) else { absent!("push", continue) };
             if push.leave() {
                 self.effects.commands.push(Command::Fill { push: id, bytes: 0, last: true });
             }
@@ -331,7 +331,7 @@ impl Core {
     }
 
     fn end_push(&mut self, id: PushId) {
-        let Some(push) = self.pushes.remove(id) else { return };
+        let Some(push) = self.pushes.remove(id) else { absent!("push", return) };
         self.effects.handles.push(HandleOp::DropInlet(id));
         let tool = push.tool();
         let (report, charge) = push.into_report();

@@ -21,7 +21,7 @@ pub struct Pushes {
     flow: StdinFlow,
 }
 
-/// Whether the host takes stdin at present.
+/// The host's readiness to take stdin at present.
 #[derive(Default)]
 struct StdinFlow {
     all_paused: bool,

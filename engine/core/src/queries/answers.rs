@@ -17,7 +17,7 @@ use iof_shm_ring::ReaderId;
 use crate::Core;
 use crate::ids::{PageId, PeerId, StreamName};
 use crate::jobs::exit::{Exit, proc_state};
-use crate::jobs::job::{JobState, Launching};
+use crate::jobs::job::{JobState, Launching, RankState};
 use crate::queries::query::CountedStream;
 use crate::streams::reading::Reading;
 use crate::streams::state::StreamState;
@@ -248,31 +248,42 @@ fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
 fn procs(state: &Core, scope: &Scope, everywhere: bool) -> Vec<ProcInfo> {
     let (own, mut table) = (state.settings.node.as_str(), Vec::new());
     for (nspace, job) in state.jobs.iter() {
-        let running =
-            job.ranks().filter(|(_, rank)| everywhere || rank.node().is_none()).map(|(rank, state)| {
-                let host = state.node().map_or(own, |node| job.host(node).unwrap_or_default());
-                (rank, (host, state.pid(), state.executable(), proc_state(state.exit()), state.exit()))
-            });
-        let launching = job.launching().map(|(rank, Launching { pid, executable, .. })| {
-            (rank, (own, *pid, executable.as_str(), ProcState::Launching, None))
+        let running = job.ranks().filter(|(_, rank)| everywhere || rank.node().is_none());
+        let running = running.map(|(rank, state)| proc_info(own, (nspace, job), (rank, state)));
+        let named = |rank, state| ProcInfo::new(Proc::new(nspace.clone(), rank), state);
+        let launching = job.launching().map(|(rank, Launching { pid, executable, began, .. })| ProcInfo {
+            pid: *pid,
+            host: own.to_owned(),
+            executable: executable.clone(),
+            began: *began,
+            ..named(rank, ProcState::Launching)
         });
-        let is_named =
-            |(rank, (host, ..)): &(_, (&str, _, _, _, _))| scope.has_host(host) && scope.has(nspace, *rank);
         // The engine knows nothing else of these.
         let delivered = job.delivered_ranks().into_iter().filter(|_| everywhere);
-        let delivered = delivered.map(|rank| (rank, ("", 0, "", ProcState::Unknown, None)));
-        let named = running.chain(launching).chain(delivered).filter(is_named);
-        table.extend(named.map(|(rank, (host, pid, executable, state, exit))| ProcInfo {
-            proc: Proc { nspace: nspace.clone(), rank },
-            pid,
-            host: host.to_owned(),
-            executable: executable.to_owned(),
-            state,
-            exit_code: exit.and_then(Exit::known_code),
-        }));
+        let delivered = delivered.map(|rank| named(rank, ProcState::Unknown));
+        let is_named = |info: &ProcInfo| scope.has_host(&info.host) && scope.has(nspace, info.proc.rank);
+        table.extend(running.chain(launching).chain(delivered).filter(is_named));
     }
     table.sort_by(|one, other| one.proc.cmp(&other.proc));
     table
+}
+
+/// Returns the line of a rank that was started, here on the node `own` or on another one.
+pub(crate) fn proc_info(
+    own: &str,
+    (nspace, job): (&Nspace, &JobState),
+    (rank, state): (Rank, &RankState),
+) -> ProcInfo {
+    ProcInfo {
+        proc: Proc::new(nspace.clone(), rank),
+        pid: state.pid(),
+        host: state.node().map_or(own, |node| job.host(node).unwrap_or_default()).to_owned(),
+        executable: state.executable().to_owned(),
+        state: proc_state(state.exit()),
+        exit_code: state.exit().and_then(Exit::known_code),
+        began: state.began,
+        used: state.used,
+    }
 }
 
 fn attributes(state: &Core) -> Vec<Attributes> {
@@ -324,7 +335,7 @@ fn direct_streams(state: &Core, scope: &Scope) -> impl Iterator<Item = StreamSta
                 dropped: lost,
                 complete: ended || missing.is_some(),
                 missing,
-                ..zero_counters(&StreamName { source, channel, logged: false, run: job.run() })
+                ..StreamStats::new(source, channel, false)
             }
         })
     })
@@ -395,30 +406,16 @@ pub(crate) fn stream_stats(
 
 /// Returns the counters of a stream from which nothing was read yet.
 fn zero_counters(name: &StreamName) -> StreamStats {
-    StreamStats {
-        source: name.source.clone(),
-        channel: name.channel,
-        logged: name.logged,
-        produced: 0,
-        cached: 0,
-        dropped: 0,
-        generation: 0,
-        complete: false,
-        missing: None,
-        readers: Vec::new(),
-    }
+    StreamStats::new(name.source.clone(), name.channel, name.logged)
 }
 
 /// Returns the streams of ranks that are being started. Their rings do not exist yet.
 fn launching_streams(state: &Core, scope: &Scope) -> impl Iterator<Item = StreamStats> {
-    let ranks = state
-        .jobs
-        .iter()
-        .flat_map(|(nspace, job)| job.launching().map(move |(rank, _)| (nspace, rank, job.run())));
-    ranks.filter(|(nspace, rank, _)| scope.has(nspace, *rank)).flat_map(|(nspace, rank, run)| {
+    let ranks =
+        state.jobs.iter().flat_map(|(nspace, job)| job.launching().map(move |(rank, _)| (nspace, rank)));
+    ranks.filter(|(nspace, rank)| scope.has(nspace, *rank)).flat_map(|(nspace, rank)| {
         let source = Proc::new(nspace.clone(), rank);
-        Channel::OUTPUTS
-            .map(|channel| zero_counters(&StreamName { source: source.clone(), channel, logged: false, run }))
+        Channel::OUTPUTS.map(|channel| StreamStats::new(source.clone(), channel, false))
     })
 }
 

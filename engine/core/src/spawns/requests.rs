@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use iof_proto::limits::MAX_MESSAGE;
 use iof_proto::{
-    DEFAULT_KILL_WAIT, Exchange, Failure, JobSpec, Mpi, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin,
-    ToTool,
+    DEFAULT_KILL_WAIT, Exchange, Failure, JobSpec, Nspace, Proc, Quota, Rank, Spawn, Status, Stdin, ToTool,
 };
 
 use crate::Core;
@@ -46,11 +45,6 @@ impl Core {
         let tool = tool.unwrap_or_else(|| Proc::new(Nspace::of_tool(process.pid), Rank(0)));
         let Spawn { mut spec, rename, detached, is_bound, .. } = spawn;
         check(&spec)?;
-        let node = requester.client.job_and_rank().and_then(|(job, rank)| self.node_of(&job, rank));
-        if node.is_some() && spec.mpi != Mpi::Pmi1 {
-            let reason = "jobs on several nodes spawn jobs by PMI-1 only, such as those of MPICH";
-            return failure(Status::ERR_NOT_SUPPORTED, reason);
-        }
         spec.nspace = self.free_name(spec.nspace, rename)?;
         spec.parent = spec.parent.or_else(|| rank.clone());
         let parent = spec.parent.as_ref().and_then(|Proc { nspace, .. }| self.jobs.get(nspace));
@@ -95,18 +89,24 @@ impl Core {
         started
     }
 
-    /// Returns a name for a job: the given one or, if it is taken and `rename` is set, the next one
-    /// that is free.
-    fn free_name(&self, base: Nspace, rename: bool) -> Result<Nspace, Failure> {
-        let is_free = |name: &Nspace| self.jobs.get(name).is_none() && !self.spawns.reserves(name);
-        let mut numbered = (2u64..).map_while(|number| Nspace::new(format!("{base}-{number}")).ok());
-        match is_free(&base) {
-            true => Ok(base),
-            false if rename => numbered.find(is_free).map_or_else(
-                || failure(Status::ERR_BAD_PARAM, format!("name {base} is taken and too long for a number")),
-                Ok,
-            ),
-            false => failure(Status::ERR_EXISTS, format!("job {base} already exists: choose another name")),
+    /// Returns a name for a job: the given one or, if `rename` is set and a job has or had it, one with a number.
+    fn free_name(&mut self, base: Nspace, rename: bool) -> Result<Nspace, Failure> {
+        let is_free =
+            |core: &Core, name: &Nspace| core.jobs.get(name).is_none() && !core.spawns.reserves(name);
+        if is_free(self, &base) && !(rename && self.spawns.is_gone(&base)) {
+            return Ok(base);
+        }
+        if !rename {
+            return failure(Status::ERR_EXISTS, format!("job {base} already exists: choose another name"));
+        }
+        loop {
+            let Ok(name) = Nspace::new(format!("{base}-{}", self.spawns.next_number())) else {
+                let reason = format!("name {base} is taken and too long for a number");
+                return failure(Status::ERR_BAD_PARAM, reason);
+            };
+            if is_free(self, &name) {
+                return Ok(name);
+            }
         }
     }
 

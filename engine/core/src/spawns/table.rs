@@ -76,6 +76,8 @@ impl SpawnedJob {
 pub struct Spawns {
     jobs: BTreeMap<SpawnId, SpawnedJob>,
     last: u64,
+    /// The number at the end of the last name that has one.
+    last_number: u64,
     /// The names of jobs that were forgotten last, with the numbers of their requests.
     gone: BTreeMap<Nspace, SpawnId>,
 }
@@ -89,6 +91,13 @@ impl Spawns {
     /// Returns whether a job that is not started yet is to have this name.
     pub(crate) fn reserves(&self, nspace: &Nspace) -> bool {
         self.jobs.values().any(|job| job.nspace == *nspace && job.id().is_none())
+    }
+
+    /// Returns the number for the end of a name, which no other name has: hosts, files and libraries tell jobs apart
+    /// by their names.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last_number = self.last_number.max(1).saturating_add(1);
+        self.last_number
     }
 
     /// Returns whether `process` has requested the job with this number.

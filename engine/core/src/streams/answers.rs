@@ -1,4 +1,4 @@
-//! What continues with the answers of the capture thread.
+//! The steps that continue with the answers of the capture thread.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

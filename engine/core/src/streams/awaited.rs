@@ -15,7 +15,7 @@ use crate::pushes::push::PushRequest;
 use crate::queries::query::CountedStream;
 use crate::tools::pull::RegisteredPull;
 
-/// What continues with the answers to a request.
+/// The step that continues with the answers to a request.
 pub(crate) enum Awaited {
     /// Readers are attached or move to the newest generation. `pull` has caused it, and is answered
     /// before the rings are sent.

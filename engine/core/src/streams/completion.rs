@@ -1,4 +1,4 @@
-//! What a stream has come to.
+//! The outcome of a stream.
 
 /// The final counters of a complete stream.
 #[derive(Clone, Copy)]

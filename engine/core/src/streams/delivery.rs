@@ -22,7 +22,7 @@ struct WaitingDelivery {
 
 /// The state of a stream that is filled by deliveries.
 #[derive(Default)]
-pub(crate) struct Delivery {
+pub(crate) struct DeliveryState {
     waiting: VecDeque<WaitingDelivery>,
     /// The sum of the costs in `waiting`.
     cost: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Delivery {
     pub(crate) complete: bool,
 }
 
-impl Delivery {
+impl DeliveryState {
     /// Counts a delivery of `bytes` bytes, which is about to be handed to the capture thread. The
     /// end of the stream (`is_end`) is never refused for lack of room.
     ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{End, ProcessId, SourceId};
-use iof_proto::Proc;
+use iof_proto::{Proc, UsedResources};
 
 use crate::Core;
 use crate::effects::{Command, HandleOp};
@@ -18,7 +18,7 @@ use crate::notice::Notice;
 impl Core {
     /// Notes that a stream is complete, and the reason if it did not reach its end of file.
     pub(crate) fn completed(&mut self, stream: SourceId, end: &End) {
-        let Some(state) = self.streams.get(&stream) else { return };
+        let Some(state) = self.streams.get(&stream) else { absent!("stream", return) };
         if state.is_withdrawn() {
             return self.forget_withdrawn(stream);
         }
@@ -35,7 +35,7 @@ impl Core {
         if self.delivery_completed(stream, &source.nspace) {
             return self.announce_end(&source.nspace);
         }
-        let Some(job) = self.jobs.get_mut(&source.nspace) else { return };
+        let Some(job) = self.jobs.get_mut(&source.nspace) else { absent!("job", return) };
         let was_cut_off = job.stream_completed(source.rank, *channel, matches!(end, End::Closed));
         match end {
             End::Closed if was_cut_off => {
@@ -59,21 +59,27 @@ impl Core {
         }
     }
 
-    /// Notes that the process of a local rank has exited.
-    pub(crate) fn exited(&mut self, process: ProcessId, status: io::Result<ExitStatus>, now: Instant) {
+    /// Notes that the process of a local rank has exited, and what it has used.
+    pub(crate) fn exited(
+        &mut self,
+        process: ProcessId,
+        (status, used): (io::Result<ExitStatus>, Option<UsedResources>),
+        now: Instant,
+    ) {
         let Some(proc) = self.jobs.take_exited(process) else { return };
-        let Some(job) = self.jobs.get_mut(&proc.nspace) else { return };
+        let Some(job) = self.jobs.get_mut(&proc.nspace) else { absent!("job", return) };
         let exit = status.map(Exit::Status).unwrap_or_else(|error| {
             self.effects.notices.push(Notice::ExitUnknown { source: proc.clone(), error });
             Exit::Unknown
         });
-        job.exited(proc.rank, exit, now);
+        job.exited(proc.rank, (exit, used), now);
         self.effects.handles.push(HandleOp::HangUp(process));
         if let (Some(grace), Some(rank)) = (job.grace(), job.rank(proc.rank)) {
             self.graces.begin(now, grace, rank.streams().to_vec());
         }
         self.finish_further(&proc);
         self.jobs.schedule_early_end(&proc.nspace, now);
+        self.announce_ranks(&proc.nspace);
         self.announce_end(&proc.nspace);
         self.shut_if_unread(&proc);
         if let Some(run) = self.jobs.get(&proc.nspace).map(JobState::run) {

@@ -56,7 +56,7 @@ impl Buffering {
 pub struct StreamOptions {
     /// The size of the cache, in bytes.
     pub cache_size: u32,
-    /// Whether a cache has this size from its first byte on, because the size was requested.
+    /// Set if a cache has this size from its first byte on, because the size was requested.
     pub full_from_birth: bool,
     /// The reaction to a full cache.
     pub policy: Policy,

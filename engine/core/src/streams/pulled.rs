@@ -166,9 +166,7 @@ impl Core {
         let name = StreamName { source, channel, logged: false, run: id.run };
         for (peer_id, handler) in self.tools.naming(&id.nspace) {
             let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| peer.may_lose()) else { continue };
-            let covers = |registration: &Registration| {
-                registration.channels().contains(channel.into()) && registration.covers(&name.source)
-            };
+            let covers = |registration: &Registration| registration.covers_stream(&name.source, channel);
             if peer.registration(handler).is_some_and(covers) {
                 peer.add_missed(handler, &name, produced);
             }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
 use iof_proto::{Failure, Nspace, Status};
-use iof_shm_ring::{CreateError, ReaderId};
+use iof_shm_ring::{CreateError, ReaderId, Start};
 
 use crate::Core;
 use crate::effects::Command;
@@ -64,9 +64,12 @@ impl Core {
         let (request, limit) = (self.awaited.next_id(), self.settings.limits.readers_per_tool);
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
         for (peer_id, handler) in self.tools.naming(&new.name().source.nspace) {
-            let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
-            let Some(registration) = peer.registration(handler) else { continue };
+            let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", continue) };
+            let Some(registration) = peer.registration(handler) else { absent!("registration", continue) };
             let Some(options) = new.options_for(peer, registration) else { continue };
+            if registration.start() == Start::Now && self.jobs.is_behind(new.name()) {
+                continue;
+            }
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer, limit);
             let reserved = peer.slots_mut().take_reserved(&new.name().source.nspace);
             match reserved.map_or_else(|| peer.take_slot(&*self.resources), Ok) {
@@ -93,6 +96,39 @@ impl Core {
         StreamRequest { id: awaits.then_some(request), steps }
     }
 
+    /// Attaches the tools that begin with the newest byte of a stream of another node, behind all that the node
+    /// had cached when the stream was pulled.
+    pub(crate) fn attach_newest(&mut self, source: SourceId) {
+        let (request, limit) = (self.awaited.next_id(), self.settings.limits.readers_per_tool);
+        let (mut steps, mut readers) = (Vec::new(), Vec::new());
+        let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", return) };
+        for (peer_id, handler) in self.tools.naming(&stream.name().source.nspace) {
+            let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", continue) };
+            let Some(registration) = peer.registration(handler) else { absent!("registration", continue) };
+            let options = stream.options_for(peer, registration);
+            let Some(options) = options.filter(|_| registration.start() == Start::Now) else { continue };
+            let may_join = !peer.is_behind() && stream.may_join(peer_id, peer, limit);
+            match may_join.then(|| peer.take_slot(&*self.resources)) {
+                Some(Ok(id)) => {
+                    stream.add_reader(peer_id, handler, options);
+                    let reader = JoiningReader { peer_id, handler, id };
+                    steps.extend(peer.join(request, source, stream.name(), &reader, options, &self.spawns));
+                    readers.push(reader);
+                }
+                // The tool is informed when the number of missed bytes is known.
+                None | Some(Err(_)) => {
+                    self.effects.notices.push(Notice::Missed(peer_id));
+                    stream.miss(peer_id, handler);
+                }
+            }
+        }
+        if !readers.is_empty() {
+            self.awaited.add(request, Awaited::Join { pull: None, readers });
+            steps.extend(self.streams.changes(source, &*self.resources));
+            self.queue_request(request, steps);
+        }
+    }
+
     /// Attaches `peer_id` to the existing streams that its registration covers, and answers its
     /// pull after that.
     ///
@@ -110,9 +146,9 @@ impl Core {
         }
         let request = self.awaited.next_id();
         let (mut steps, mut changes, mut readers) = (Vec::new(), Vec::new(), Vec::new());
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return Ok(()) };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return Ok(())) };
         for (source, id, options) in wanted {
-            let Some(stream) = self.streams.get_mut(&source) else { continue };
+            let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", continue) };
             stream.add_reader(peer_id, handler, options);
             let reader = JoiningReader { peer_id, handler, id };
             steps.extend(peer.join(request, source, stream.name(), &reader, options, &self.spawns));
@@ -132,8 +168,10 @@ impl Core {
         peer_id: PeerId,
         handler: u32,
     ) -> Result<Vec<(SourceId, ReaderId, StreamOptions)>, Failure> {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return Ok(Vec::new()) };
-        let Some(registration) = peer.registration(handler) else { return Ok(Vec::new()) };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return Ok(Vec::new())) };
+        let Some(registration) = peer.registration(handler) else {
+            absent!("registration", return Ok(Vec::new()))
+        };
         let limit = self.settings.limits.readers_per_tool;
         let full = |name: &StreamName| {
             let StreamName { source, channel, .. } = name;
@@ -141,6 +179,9 @@ impl Core {
         };
         let options = |(source, stream): (&SourceId, &StreamState)| {
             let options = stream.options_for(peer, registration)?;
+            if registration.start() == Start::Now && self.jobs.is_behind(stream.name()) {
+                return None;
+            }
             let may_join = stream.may_join(peer_id, peer, limit);
             Some(if may_join { Ok((*source, options)) } else { Err(full(stream.name())) })
         };
@@ -184,9 +225,7 @@ impl Core {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             match joined {
                 Some(joined) => {
-                    let name = peer.reading(id).map(|reading| &reading.name);
-                    let is_behind = name.is_some_and(|name| self.jobs.is_behind(name));
-                    peer.reader_joined(RingId { request, index }, id, joined, is_behind);
+                    peer.reader_joined(RingId { request, index }, id, joined);
                 }
                 None => {
                     // The capture thread ends or has discarded the stream, or the kernel has no
@@ -224,7 +263,7 @@ impl Core {
     /// request is remembered until then. A request that comes too early or twice does not wake the
     /// capture thread and queues no ring.
     pub(crate) fn follow(&mut self, peer_id: PeerId, id: ReaderId) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
         let Some(reading) = peer.follow_requested(id) else { return };
         let newest = match (self.streams.get(&reading.source), reading.forgotten()) {
             (Some(stream), _) => stream.generation(),
@@ -237,7 +276,7 @@ impl Core {
     /// Notes that a stream continues in a generation, and moves the readers whose tools have
     /// requested that.
     pub(crate) fn stream_moved(&mut self, source: SourceId, generation: u64) {
-        let Some(stream) = self.streams.get_mut(&source) else { return };
+        let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", return) };
         stream.moved(generation);
         let waiting = |(peer_id, handler)| {
             let peer = self.tools.get(&peer_id)?;
@@ -253,7 +292,7 @@ impl Core {
     /// drained their own generation.
     pub(crate) fn send_last_generation(&mut self, source: SourceId) {
         let Some(stream) = self.streams.get(&source) else { return };
-        let Some(Completion { generation, .. }) = stream.completion() else { return };
+        let Some(Completion { generation, .. }) = stream.completion() else { absent!("completion", return) };
         let id = |(peer_id, handler)| {
             let peer = self.tools.get(&peer_id)?;
             Some((peer_id, peer.reader_of(source, handler)?))
@@ -271,8 +310,8 @@ impl Core {
         let request = self.awaited.next_id();
         let (mut steps, mut moved) = (Vec::new(), Vec::new());
         for (peer_id, id) in readers {
-            let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
-            let Some(reading) = peer.reading(id) else { continue };
+            let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", continue) };
+            let Some(reading) = peer.reading(id) else { absent!("reader", continue) };
             if !reading.is_left_behind(newest) {
                 continue;
             }
@@ -353,7 +392,7 @@ impl Core {
     /// Detaches `peer_id`'s readers `ids`, whose rings it no longer uses, from their streams, and
     /// returns their slots. An id without a reader is skipped: the tool has reported it twice.
     pub(crate) fn drained(&mut self, peer_id: PeerId, ids: impl Iterator<Item = ReaderId>) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
         let detached = peer.take_readings(ids);
         let (mut sources, mut steps) = (BTreeSet::new(), Vec::new());
         for (id, reading) in &detached {
@@ -386,7 +425,7 @@ impl Core {
     /// Records how many bytes a complete stream has, and informs the tools that could not be
     /// attached to it.
     pub(crate) fn stream_completed(&mut self, source: SourceId, completion: Completion) {
-        let Some(stream) = self.streams.get_mut(&source) else { return };
+        let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", return) };
         let missing = stream.complete(completion);
         for (peer_id, handler) in &missing {
             if let Some(peer) = self.tools.get_mut(peer_id) {
@@ -410,7 +449,7 @@ impl Core {
     pub(crate) fn release_backlog(&mut self, sources: &[SourceId]) {
         let mut steps = Vec::new();
         for source in sources {
-            let Some(stream) = self.streams.get_mut(source) else { continue };
+            let Some(stream) = self.streams.get_mut(source) else { absent!("stream", continue) };
             stream.release_backlog();
             steps.extend(self.streams.changes(*source, &*self.resources));
         }

@@ -30,9 +30,10 @@ pub struct Reading {
     waits: bool,
     /// The ring was sent to the tool, or dropped because the tool receives nothing any more.
     sent: bool,
-    /// How many bytes the source had produced at the position where the registration begins.
+    /// The number of bytes that the source had produced at the position where the registration
+    /// begins.
     begin: u64,
-    /// What the stream has come to, once its job is removed.
+    /// The outcome of the stream, once its job is removed.
     forgotten: Option<Completion>,
 }
 

@@ -27,12 +27,12 @@ pub struct StreamState {
     name: Arc<StreamName>,
     /// The options that its job sets.
     options: StreamOptions,
-    /// Whether its spawner requested or ruled out forwarding; `None` if the spawner did not specify
-    /// it.
+    /// `true` if its spawner requested forwarding, `false` if the spawner ruled it out; `None` if
+    /// the spawner did not specify it.
     forward: Option<bool>,
     /// The options of the registrations that read it.
     readers: BTreeMap<(PeerId, u32), StreamOptions>,
-    /// How many of these differ from the options of its job.
+    /// The number of these that differ from the options of its job.
     differing: usize,
     /// The backlog holder's reader while it reads the stream.
     backlog_reader: Option<ReaderId>,
@@ -168,8 +168,7 @@ impl StreamState {
     /// registration does not cover it.
     pub(crate) fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
         let covered = !self.withdrawn
-            && registration.channels().contains(Channels::from(self.name.channel))
-            && registration.covers(&self.name.source)
+            && registration.covers_stream(&self.name.source, self.name.channel)
             && registration.includes(&self.name.source.nspace)
             // A stream without forwarding is only for tools that ask for it, not for the launcher's
             // own readers.

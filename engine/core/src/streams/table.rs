@@ -8,7 +8,7 @@ use iof_shm_ring::{CreateError, Start};
 use crate::ids::{PageId, PeerId};
 use crate::resources::Resources;
 use crate::streams::backlog_holder::BacklogHolder;
-use crate::streams::delivery::Delivery;
+use crate::streams::delivery::DeliveryState;
 use crate::streams::state::StreamState;
 use crate::upcall::TakenCallback;
 
@@ -16,7 +16,7 @@ use crate::upcall::TakenCallback;
 pub struct StreamTable {
     by_id: BTreeMap<SourceId, StreamState>,
     /// The deliveries of those streams that deliveries fill.
-    deliveries: BTreeMap<SourceId, Delivery>,
+    deliveries: BTreeMap<SourceId, DeliveryState>,
     backlog_holder: BacklogHolder,
     next: u64,
 }
@@ -79,7 +79,7 @@ impl StreamTable {
 
     /// Returns the steps that follow after readers of a stream have joined or left.
     pub(crate) fn changes(&mut self, source: SourceId, resources: &dyn Resources) -> Vec<StreamStep<PageId>> {
-        let Some(stream) = self.by_id.get_mut(&source) else { return Vec::new() };
+        let Some(stream) = self.by_id.get_mut(&source) else { absent!("stream", return Vec::new()) };
         stream.change(source, (&mut self.backlog_holder, resources), Start::Now)
     }
 
@@ -90,7 +90,7 @@ impl StreamTable {
         source: SourceId,
         resources: &dyn Resources,
     ) -> Vec<StreamStep<PageId>> {
-        let Some(stream) = self.by_id.get_mut(&source) else { return Vec::new() };
+        let Some(stream) = self.by_id.get_mut(&source) else { absent!("stream", return Vec::new()) };
         stream.change(source, (&mut self.backlog_holder, resources), Start::Oldest)
     }
 
@@ -101,11 +101,11 @@ impl StreamTable {
 
     /// Notes that deliveries fill a stream.
     pub(crate) fn open_delivery(&mut self, source: SourceId) {
-        self.deliveries.insert(source, Delivery::default());
+        self.deliveries.insert(source, DeliveryState::default());
     }
 
     /// Returns the deliveries to a stream; `None` if none fill it, or none can any more.
-    pub(crate) fn delivery(&mut self, source: SourceId) -> Option<&mut Delivery> {
+    pub(crate) fn delivery(&mut self, source: SourceId) -> Option<&mut DeliveryState> {
         self.deliveries.get_mut(&source)
     }
 

@@ -56,7 +56,7 @@ impl Core {
                 let evicted = self.evict(|other| match scope {
                     QuotaScope::Process => other.is_process(process),
                     QuotaScope::User => other.uid == process.uid,
-                    QuotaScope::Tool | QuotaScope::Engine => {
+                    QuotaScope::Tool | QuotaScope::Job | QuotaScope::Engine => {
                         quota == Quota::Connections || !trusted.contains(&other.uid)
                     }
                 });

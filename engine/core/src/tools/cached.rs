@@ -6,7 +6,6 @@ use iof_proto::{Nspace, ToTool};
 
 use crate::Core;
 use crate::ids::PeerId;
-use crate::jobs::job::JobState;
 use crate::streams::state::StreamState;
 use crate::tools::registration::Registration;
 
@@ -33,7 +32,8 @@ impl Core {
         };
         // The pulls that nodes are asked for follow from the changes of registrations.
         let is_current = |nspace: &Nspace| {
-            !self.tools.is_changed(nspace) && self.jobs.get(nspace).is_none_or(JobState::pulls_are_current)
+            let arrived = |job| registration.pulls_are((nspace, job), |pull| pull.is_current);
+            !self.tools.is_changed(nspace) && self.jobs.get(nspace).is_none_or(arrived)
         };
         if registration.awaits_cached()
             && registration.jobs().all(is_current)

@@ -29,7 +29,7 @@ pub struct CallId(u64);
 
 /// The subject of one upcall: each of the channels of each of the processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sources {
+pub struct ProcChannels {
     /// The processes.
     pub procs: Vec<Proc>,
     /// Their channels.
@@ -44,7 +44,7 @@ pub(crate) struct Answered {
     /// Pulls that were denied at least in part. They hold nothing any more.
     pub denied: Vec<Ticket>,
     /// Granted sources that no pull needs any more.
-    pub stopped: Vec<Sources>,
+    pub stopped: Vec<ProcChannels>,
 }
 
 /// One process, or one job, on one channel. In the derived order, the ranks of a job on one channel
@@ -97,7 +97,11 @@ pub struct Demand {
 impl Demand {
     /// Adds a pull of `channels` of `procs`. Returns its ticket and the upcalls that it requires,
     /// which are none if all its sources are asked for or granted already.
-    pub(crate) fn ask(&mut self, procs: &[Proc], channels: Channels) -> (Ticket, Vec<(CallId, Sources)>) {
+    pub(crate) fn ask(
+        &mut self,
+        procs: &[Proc],
+        channels: Channels,
+    ) -> (Ticket, Vec<(CallId, ProcChannels)>) {
         self.last_ticket = self.last_ticket.saturating_add(1);
         let ticket = Ticket(self.last_ticket);
         let (mut held, mut awaited, mut new) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
@@ -173,7 +177,7 @@ impl Demand {
             sources.iter().filter(|source| self.forget_unwanted(source)).cloned().collect();
         let mut granted = Vec::new();
         for ticket in tickets {
-            let Some(awaited) = self.waiting.get_mut(&ticket) else { continue };
+            let Some(awaited) = self.waiting.get_mut(&ticket) else { absent!("ticket", continue) };
             awaited.remove(&call);
             if awaited.is_empty() {
                 self.waiting.remove(&ticket);
@@ -203,7 +207,7 @@ impl Demand {
     /// Removes a pull that has ended or was abandoned. Returns the granted sources that no pull
     /// needs any more. Sources without an answer for which no other pull waits are returned by
     /// [`Demand::answer`] if the host grants them.
-    pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Sources> {
+    pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<ProcChannels> {
         let mut unwanted = Vec::new();
         self.release_holds(ticket, &mut unwanted);
         grouped(unwanted)
@@ -295,7 +299,7 @@ impl Demand {
 
 /// Groups sources into as few lists as possible: processes with the same channels share a list.
 /// Returns each list with its sources.
-fn group_by_channels(sources: Vec<Source>) -> Vec<(Sources, Vec<Source>)> {
+fn group_by_channels(sources: Vec<Source>) -> Vec<(ProcChannels, Vec<Source>)> {
     let mut by_proc: BTreeMap<(Arc<Nspace>, Rank), Vec<Source>> = BTreeMap::new();
     for source in sources {
         by_proc.entry((Arc::clone(&source.nspace), source.rank)).or_default().push(source);
@@ -309,13 +313,13 @@ fn group_by_channels(sources: Vec<Source>) -> Vec<(Sources, Vec<Source>)> {
     }
     let list = |(bits, (procs, sources))| {
         let channels = Channels::from_bits_truncate(bits);
-        (Sources { procs, channels }, sources)
+        (ProcChannels { procs, channels }, sources)
     };
     by_channels.into_iter().map(list).collect()
 }
 
 /// Returns only the lists of [`group_by_channels`].
-fn grouped(sources: Vec<Source>) -> Vec<Sources> {
+fn grouped(sources: Vec<Source>) -> Vec<ProcChannels> {
     group_by_channels(sources).into_iter().map(|(list, _)| list).collect()
 }
 

@@ -64,8 +64,7 @@ impl Core {
             for NodeStream { rank, channel, produced, ended, .. } in job.node_streams() {
                 let is_missed = || job.pull_of(rank, channel).is_some_and(|pull| pull.is_missed);
                 let source = Proc::new(nspace.clone(), rank);
-                let is_covered =
-                    registration.channels().contains(channel.into()) && registration.covers(&source);
+                let is_covered = registration.covers_stream(&source, channel);
                 let is_gone = has_ended || ended && is_missed();
                 if is_covered && is_gone && produced > 0 && job.delivered_stream(rank, channel).is_none() {
                     missed.push((StreamName { source, channel, logged: false, run: job.run() }, produced));

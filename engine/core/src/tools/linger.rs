@@ -1,4 +1,4 @@
-//! How long a stopping engine keeps running for its tools.
+//! The time for which a stopping engine keeps running for its tools.
 //!
 //! A tool that attached before the engine was stopped receives everything that is cached: once it
 //! has every ring, it can drain them without the engine. The engine therefore stays until each tool

@@ -12,16 +12,16 @@ use crate::tools::peer::unread::{QueuedItem, Unread, UnreadKey};
 /// A message on its way to the tool.
 pub struct Outgoing {
     frame: Vec<u8>,
-    /// How many bytes of the frame the socket has accepted.
+    /// The number of bytes of the frame that the socket has accepted.
     sent: usize,
     attachment: Attachment,
-    /// Whether the message is an answer to a request.
+    /// Set if the message is an answer to a request.
     is_answer: bool,
     /// The push whose credit the message returns.
     credit_push: Option<u32>,
     /// The reader whose ring the message announces.
     ring_reader: Option<ReaderId>,
-    /// How [`Unread`] counts the message.
+    /// The item as which [`Unread`] counts the message.
     item: QueuedItem,
 }
 
@@ -132,9 +132,8 @@ impl Outgoing {
     }
 }
 
-/// What the driver sends with the first byte of a message. It holds that until the message is sent
-/// or
-/// [discarded](crate::tools::peer::Peer::take_discarded).
+/// The object that the driver sends with the first byte of a message. It holds that until the
+/// message is sent or [discarded](crate::tools::peer::Peer::take_discarded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Attachment {
     /// Nothing.
@@ -179,6 +178,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::Ring { .. }
         | ToTool::Cached { .. }
         | ToTool::Announced { .. }
+        | ToTool::Ranks { .. }
         | ToTool::JobEnded { .. }
         | ToTool::Missed { .. }
         | ToTool::Exchanged(_)

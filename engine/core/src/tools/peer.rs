@@ -64,7 +64,7 @@ pub struct Peer {
     outgoing: VecDeque<Outgoing>,
     /// The attachments of messages that will not be sent.
     discarded: Vec<Attachment>,
-    /// What is worth a line of the log.
+    /// The events that are worth a line of the log.
     notices: Vec<Notice>,
     /// The bytes of removed jobs that the tool has not read.
     unread: Unread,
@@ -80,7 +80,7 @@ pub struct Peer {
     pub(crate) place: Option<Charge>,
     /// The sources that the tool may hold back under the block policy.
     grant: Grant,
-    /// Whether messages can be sent to the tool.
+    /// Set if messages can be sent to the tool.
     receives: bool,
     /// The tool has ceased to receive, which the core has not been told.
     has_stopped: bool,
@@ -414,7 +414,7 @@ impl Peer {
     /// Notes that the socket has accepted `bytes` more bytes of the first message.
     pub fn sent(&mut self, bytes: usize, now: Instant) {
         self.last_sent = now;
-        let Some(first) = self.outgoing.front_mut() else { return };
+        let Some(first) = self.outgoing.front_mut() else { absent!("message", return) };
         if !first.sent(bytes) {
             return;
         }

@@ -6,7 +6,7 @@ use iof_shm_ring::Start;
 use crate::Core;
 use crate::clients::owed::{size_of_infos, size_of_procs};
 use crate::ids::{Call, PeerId};
-use crate::tools::demand::{CallId, Sources, Ticket};
+use crate::tools::demand::{CallId, ProcChannels, Ticket};
 use crate::tools::peer::Peer;
 use crate::tools::pull::{Pull, RegisteredPull};
 use crate::tools::registration::Registration;
@@ -49,12 +49,12 @@ impl Core {
     /// Fails if one call exceeds the user's limit. None is recorded then.
     fn owe_all(
         &mut self,
-        calls: &[(CallId, Sources)],
+        calls: &[(CallId, ProcChannels)],
         peer_id: PeerId,
         directives: &[Info],
     ) -> Result<(), Failure> {
-        let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { return Ok(()) };
-        for (call, Sources { procs, .. }) in calls {
+        let Some(payer) = self.tools.get(&peer_id).map(Peer::payer) else { absent!("tool", return Ok(())) };
+        for (call, ProcChannels { procs, .. }) in calls {
             let size = size_of_procs(procs).saturating_add(size_of_infos(directives));
             if let Err(failure) = self.owe(Call::Pull(*call), payer, size) {
                 calls.iter().for_each(|(call, _)| self.owes_no_more(Call::Pull(*call)));
@@ -155,7 +155,7 @@ impl Core {
         self.stop(stopped);
     }
 
-    fn stop(&mut self, stopped: Vec<Sources>) {
+    fn stop(&mut self, stopped: Vec<ProcChannels>) {
         self.effects.upcalls.extend(stopped.into_iter().map(Upcall::Stop));
     }
 }

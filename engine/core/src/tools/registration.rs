@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use iof_proto::limits::BYTES_PER_PROC;
-use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank, ToTool};
+use iof_proto::{Channel, Channels, Directives, Info, Nspace, Proc, Rank, ToTool};
 use iof_shm_ring::Start;
 
 use crate::clients::owed::size_of_infos;
 use crate::clients::quotas::Charge;
 use crate::ids::PeerId;
-use crate::jobs::job::JobState;
+use crate::jobs::job::endings::Ending;
+use crate::jobs::job::{JobState, NodePull};
 use crate::jobs::table::Jobs;
 use crate::tools::demand::Ticket;
 
@@ -28,7 +29,7 @@ pub struct Registration {
     pub(crate) charge: Option<Charge>,
     /// The sources that the registration holds at the host; `None` for the embedder's own.
     ticket: Option<Ticket>,
-    /// Whether the registration continues after its jobs have ended, with later jobs of the same
+    /// Set if the registration continues after its jobs have ended, with later jobs of the same
     /// names.
     persistent: bool,
     /// The tool was informed that no further source will follow.
@@ -37,11 +38,15 @@ pub struct Registration {
     cached: bool,
     /// The last run of each name whose end was reported to the tool, or is due.
     reported_ends: BTreeMap<Nspace, u64>,
+    /// Set if the tool asks for starts and ends of ranks.
+    reports_ranks: bool,
+    /// For each name, the last run whose starts were reported to the tool, and the number of endings that were.
+    reported_ranks: BTreeMap<Nspace, (u64, usize)>,
     /// The number of readers whose rings are not queued yet. Meanwhile neither the end of a job nor
     /// that no further source follows is reported.
     joining: usize,
-    /// The messages about ends of jobs that follow the rings.
-    due_ends: Vec<ToTool>,
+    /// The messages about ranks and ends of jobs that follow the rings.
+    due: Vec<ToTool>,
 }
 
 impl Registration {
@@ -68,8 +73,10 @@ impl Registration {
             announced: false,
             cached: false,
             reported_ends,
+            reports_ranks: false,
+            reported_ranks: BTreeMap::new(),
             joining: 0,
-            due_ends: Vec::new(),
+            due: Vec::new(),
         }
     }
 
@@ -113,16 +120,16 @@ impl Registration {
         self.joining
     }
 
-    /// Notes that a message about the end of a job is due. Returns whether it follows no ring that
+    /// Notes that a message about ranks or the end of a job is due. Returns whether it follows no ring that
     /// is not queued yet.
-    pub(crate) fn end_is_due(&mut self, message: ToTool) -> bool {
-        self.due_ends.push(message);
+    pub(crate) fn is_due(&mut self, message: ToTool) -> bool {
+        self.due.push(message);
         self.joining == 0
     }
 
-    /// Returns the messages about ends of jobs that are due, once.
-    pub(crate) fn take_due_ends(&mut self) -> Vec<ToTool> {
-        mem::take(&mut self.due_ends)
+    /// Returns the messages about ranks and ends of jobs that are due, once.
+    pub(crate) fn take_due(&mut self) -> Vec<ToTool> {
+        mem::take(&mut self.due)
     }
 
     /// Notes that a reader is about to be attached or moved.
@@ -142,6 +149,33 @@ impl Registration {
         Registration { persistent, ..self }
     }
 
+    /// Sets whether the tool asks for starts and ends of ranks.
+    pub(crate) fn reporting_ranks(self, reports_ranks: bool) -> Registration {
+        Registration { reports_ranks, ..self }
+    }
+
+    /// Returns whether the starts of the ranks of `job` are to be reported, and the ranks whose ends are; `None`
+    /// for neither now. Notes that they are reported.
+    pub(crate) fn take_ranks(&mut self, nspace: &Nspace, job: &JobState) -> Option<(bool, Vec<Rank>)> {
+        let is_known = !job.is_starting() && job.ranks().next().is_some();
+        if !self.reports_ranks || !self.includes(nspace) || !is_known {
+            return None;
+        }
+        let reported = &mut self.reported_ranks;
+        let known = reported.get(nspace).filter(|(run, _)| *run == job.run()).map(|(_, count)| *count);
+        let (mut count, mut ended) = (known.unwrap_or(0), Vec::new());
+        while let Some(ending) = job.ending(count) {
+            count = count.saturating_add(1);
+            match ending {
+                Ending::Rank(exit) => ended.push(exit.rank),
+                Ending::NodeLost(lost) => ended.extend(lost.ranks),
+                Ending::Early(_) | Ending::Mpi { .. } => {}
+            }
+        }
+        reported.insert(nspace.clone(), (job.run(), count));
+        Some((known.is_none(), ended))
+    }
+
     /// Returns the weight in the budgets of its tool, process and user, in processes.
     pub fn weight(&self) -> usize {
         self.weight
@@ -158,6 +192,25 @@ impl Registration {
             self.procs.binary_search_by(|proc| (&proc.nspace, proc.rank).cmp(&(&source.nspace, rank))).is_ok()
         };
         names(source.rank) || names(Rank::WILDCARD)
+    }
+
+    /// Returns whether each pull of a stream of `nspace` that the registration covers `is_done`, or is
+    /// missed.
+    pub(crate) fn pulls_are(
+        &self,
+        (nspace, job): (&Nspace, &JobState),
+        is_done: impl Fn(&NodePull) -> bool,
+    ) -> bool {
+        let mut source = Proc::new(nspace.clone(), Rank::UNDEF);
+        job.pulled().iter().all(|(&(rank, channel), pull)| {
+            source.rank = rank;
+            pull.is_missed || is_done(pull) || !self.covers_stream(&source, channel)
+        })
+    }
+
+    /// Returns whether this registration covers a stream.
+    pub(crate) fn covers_stream(&self, source: &Proc, channel: Channel) -> bool {
+        self.channels.contains(channel.into()) && self.covers(source)
     }
 
     /// Returns the named jobs, each once.
@@ -216,9 +269,11 @@ impl Registration {
         // A job that has ended may have been removed already.
         let whole = |nspace: &Nspace| {
             self.reported_ends.contains_key(nspace)
-                || jobs
-                    .get(nspace)
-                    .is_some_and(|job| job.all_ranks_known() || may_pull && has_rings(job, nspace))
+                || jobs.get(nspace).is_some_and(|job| {
+                    let is_attached =
+                        self.start == Start::Oldest || self.pulls_are((nspace, job), |pull| pull.is_marked);
+                    job.all_ranks_known() || may_pull && is_attached && has_rings(job, nspace)
+                })
         };
         if self.announced || self.joining > 0 || !self.jobs().all(whole) || is_missing() {
             return None;

@@ -13,7 +13,7 @@ use crate::Core;
 use crate::clients::client::{ClientProcess, Payer, Requester};
 use crate::disconnect::DisconnectReason;
 use crate::ids::{JobId, PeerId};
-use crate::jobs::job::{JobState, RankState};
+use crate::jobs::job::RankState;
 use crate::pushes::push::PushRequest;
 use crate::streams::options::{limit_buffering_size, limit_cache_size};
 use crate::tools::pull::Pull;
@@ -31,7 +31,7 @@ pub(crate) fn serve(
     message: FromTool,
     now: Instant,
 ) -> Result<(), DisconnectReason> {
-    let Some(peer) = core.tools.get_mut(&peer_id) else { return Ok(()) };
+    let Some(peer) = core.tools.get_mut(&peer_id) else { absent!("tool", return Ok(())) };
     match message {
         FromTool::Hello { .. } => return Err(DisconnectReason::Unexpected("a second hello")),
         FromTool::Follow { slot } => {
@@ -40,11 +40,11 @@ pub(crate) fn serve(
             core.follow(peer_id, slot.into());
         }
         FromTool::Drained { slots } => core.drained(peer_id, slots.into_iter().map(ReaderId::from)),
-        FromTool::Pull { request, procs, channels, from, persistent, directives } => {
+        FromTool::Pull { request, procs, channels, from, persistent, reports_ranks, directives } => {
             let payer = (!peer.is_own()).then(|| peer.payer());
             match registration(core, payer, procs, channels, from, &directives) {
                 Ok((registration, ignored)) => {
-                    let registration = registration.persistent(persistent);
+                    let registration = registration.persistent(persistent).reporting_ranks(reports_ranks);
                     core.pull(peer_id, Pull { request, registration, directives, ignored });
                 }
                 Err(failure) => core.refuse_pull(peer_id, request, failure),
@@ -148,10 +148,7 @@ fn registration(
         return Err(failure(Status::ERR_BAD_PARAM, "a pull must name at least one process and one channel"));
     }
     if let Some(unknown) = procs.iter().find(|proc| !core.jobs.may_exist(proc)) {
-        let last = core.jobs.get(&unknown.nspace).map_or(Rank::UNDEF, JobState::last_rank);
-        let reason =
-            format!("rank {} does not exist: the last rank of {} is {last}", unknown.rank, unknown.nspace);
-        return Err(failure(Status::ERR_NOT_FOUND, reason));
+        return Err(core.jobs.unknown_rank(unknown));
     }
     let start = if from.is_newest() { Start::Now } else { Start::Oldest };
     let mut registration = Registration::new(procs, channels, start, directives, infos);

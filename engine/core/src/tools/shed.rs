@@ -1,4 +1,4 @@
-//! What the engine drops when a tool reads too little of forgotten jobs.
+//! The data that the engine drops when a tool reads too little of forgotten jobs.
 
 use std::collections::BinaryHeap;
 
@@ -15,7 +15,7 @@ impl Core {
     pub(crate) fn forget_stream(&mut self, source: SourceId) {
         // What a capture that has failed did not take is dropped.
         self.deliveries_taken(source, usize::MAX);
-        let Some(stream) = self.streams.remove(source) else { return };
+        let Some(stream) = self.streams.remove(source) else { absent!("stream", return) };
         let completion = stream.completion().unwrap_or(Completion { produced: 0, generation: 0 });
         let mut readers = Vec::new();
         for (peer_id, handler) in stream.readers() {

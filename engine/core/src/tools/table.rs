@@ -104,7 +104,7 @@ impl Tools {
 
     /// Adds a registration of the connected tool `id`.
     pub(crate) fn add_registration(&mut self, id: PeerId, handler: u32, registration: Registration) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { absent!("tool", return) };
         self.by_job.add(id, handler, &registration);
         peer.add_registration(handler, registration);
     }

@@ -15,7 +15,7 @@ use super::MAX_KEPT_FILES;
 use super::rotation::NEW_SUFFIX;
 use super::{FileError, Files, JOB_NAME, with_suffix};
 use crate::format::choice::FilePlace;
-use crate::format::label::Source;
+use crate::format::label::LabelSource;
 use crate::format::placeholder::PatternValues;
 
 impl Files {
@@ -63,7 +63,7 @@ pub fn find_clash(files: &[(Channels, Files)], nspace: &Nspace) -> Option<(PathB
         let most = MAX_KEPT_FILES.saturating_add(1);
         let nprocs = files.nprocs.unwrap_or(most);
         for rank in (0..nprocs.min(most)).map(Rank) {
-            let source = |channel| Source {
+            let source = |channel| LabelSource {
                 nspace: nspace.clone(),
                 rank,
                 channel,

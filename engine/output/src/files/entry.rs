@@ -49,12 +49,12 @@ pub(super) struct FileEntry {
     pub watch: Option<WriteWatch>,
     /// Shared with [`NewFiles`] until the job has started.
     pub file: Option<Arc<File>>,
-    /// Whether it was opened before, so that it is not to be emptied.
+    /// Set if it was opened before, so that it is not to be emptied.
     pub begun: bool,
-    /// Whether the path names an open file of this process, such as `/dev/stdout`, which is never
+    /// Set if the path names an open file of this process, such as `/dev/stdout`, which is never
     /// emptied.
     pub is_open_elsewhere: bool,
-    /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
+    /// Set if the open file is a regular one. Others, such as pipes and devices, do not rotate.
     pub is_regular: bool,
     /// The reader of the file, once that is known.
     pub audience: Option<Audience>,
@@ -67,7 +67,7 @@ pub(super) struct FileEntry {
     pub queued: Option<Vec<u8>>,
 }
 
-/// How files are written.
+/// The way in which files are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteMode {
     pub append: bool,

@@ -10,7 +10,7 @@ use super::FileId;
 use super::new::NewFiles;
 use super::open::OpenFiles;
 use super::{FileError, Files};
-use crate::format::label::Source;
+use crate::format::label::LabelSource;
 
 /// The files of a job, which are locked before it starts, so that a job with the same files can be
 /// refused before any of its ranks has started. A [`Printer`](crate::Printer) writes them.
@@ -43,7 +43,7 @@ impl Files {
         let mut fifos = Vec::new();
         let source = |rank, channel| {
             let (nspace, host) = (nspace.clone(), host.clone());
-            Source { nspace, rank, channel, logged: false, host, pid: None }
+            LabelSource { nspace, rank, channel, logged: false, host, pid: None }
         };
         let sources =
             ranks.into_iter().flat_map(|rank| channels.outputs().map(move |channel| (rank, channel)));

@@ -1,4 +1,4 @@
-//! What was created for a job that may yet be refused.
+//! The files and directories that were created for a job that may yet be refused.
 
 use std::fs::{self, File};
 use std::io;

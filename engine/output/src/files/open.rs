@@ -17,7 +17,7 @@ use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
 use super::{FileError, FileId, Files, MAX_OPEN_FILES};
 use crate::batch::MAX_COPIED;
-use crate::format::label::Source;
+use crate::format::label::LabelSource;
 use crate::format::style::OpenLine;
 use crate::output::{Audience, SLOW_WRITE};
 
@@ -57,7 +57,7 @@ impl OpenFiles {
 
     /// Returns the file for `source`, and whether it is a new one. `count` returns the number of
     /// ranks of its job.
-    pub fn file_for(&mut self, source: &Source, count: impl FnOnce() -> u32) -> (FileId, bool) {
+    pub fn file_for(&mut self, source: &LabelSource, count: impl FnOnce() -> u32) -> (FileId, bool) {
         let nprocs = match (self.files.nprocs, self.nprocs.get(&source.nspace)) {
             (Some(nprocs), _) | (None, Some(&nprocs)) => nprocs,
             (None, None) => *self.nprocs.entry(source.nspace.clone()).or_insert_with(count),

@@ -11,7 +11,7 @@ use memchr::{memchr, memrchr};
 use super::entry::{FILE_MODE, FileEntry, lock};
 use super::{MAX_KEPT_FILES, Rotation, with_suffix};
 
-/// What the path of a new file ends in before it gets the path of the full one.
+/// The suffix of the path of a new file before it gets the path of the full one.
 pub(super) const NEW_SUFFIX: &str = "iof-new";
 
 impl FileEntry {

@@ -190,25 +190,17 @@ impl Choice {
         if let Some(markup) = Markup::named(word) {
             let has_batches = markup == Markup::Json;
             self.batch = has_batches && value.is_some_and(|value| value.eq_ignore_ascii_case(b"batch"));
-            let wanted = match parse_bool(word, value) {
-                _ if self.batch => true,
-                Err(ChoiceError::Value { word, value, .. }) if has_batches => {
-                    return Err(ChoiceError::Value {
-                        word,
-                        value,
-                        wanted: "batch, true or false, or no value",
-                    });
-                }
-                wanted => wanted?,
-            };
+            let values = if has_batches { "batch, true or false, or no value" } else { BOOL };
+            let wanted = self.batch || parse_bool(word, value, values)?;
             return self.mark_up(markup, wanted);
         }
+        let flag = || parse_bool(word, value, BOOL);
         match word {
-            "tag" => self.tag = parse_bool(word, value)?,
-            "tag-detailed" => self.detailed = parse_bool(word, value)?,
-            "tag-fullname" => self.fullname = parse_bool(word, value)?,
-            "rank" => self.rank = parse_bool(word, value)?,
-            "merge-stderr-to-stdout" => self.merge = parse_bool(word, value)?,
+            "tag" => self.tag = flag()?,
+            "tag-detailed" => self.detailed = flag()?,
+            "tag-fullname" => self.fullname = flag()?,
+            "rank" => self.rank = flag()?,
+            "merge-stderr-to-stdout" => self.merge = flag()?,
             "timestamp" => self.stamp = parse_stamp(word, value)?,
             "file" => self.set_place(FilePlace::Name(parse_path(word, value, "a name, as in file=NAME")?))?,
             _ => self.set_place(FilePlace::Tree(parse_path("dir", value, "a directory, as in dir=DIR")?))?,
@@ -240,7 +232,7 @@ impl Choice {
     fn qualify(&mut self, item: &[u8], qualifiers: &mut Qualifiers) -> Result<(), ChoiceError> {
         let (word, value) = split(item);
         let word = resolve(&word, &QUALIFIERS)?.ok_or_else(|| ChoiceError::Qualifier(word.into_owned()))?;
-        let wanted = parse_bool(word, value)?;
+        let wanted = parse_bool(word, value, BOOL)?;
         match word {
             "pattern" => qualifiers.pattern = wanted,
             "node" => self.node = wanted,
@@ -326,14 +318,15 @@ fn resolve(word: &str, words: &[&'static str]) -> Result<Option<&'static str>, C
     Err(ChoiceError::Ambiguous { word: word.to_owned(), candidates })
 }
 
-fn parse_bool(word: &'static str, value: Option<&[u8]>) -> Result<bool, ChoiceError> {
+/// Parses true or false. An error tells the values that are `wanted`.
+fn parse_bool(word: &'static str, value: Option<&[u8]>, wanted: &'static str) -> Result<bool, ChoiceError> {
     let Some(value) = value else { return Ok(true) };
     match value.to_ascii_lowercase().as_slice() {
         b"true" | b"t" | b"yes" | b"y" | b"1" => Ok(true),
         b"false" | b"f" | b"no" | b"n" | b"0" => Ok(false),
         _ => {
             let value = String::from_utf8_lossy(value).into_owned();
-            Err(ChoiceError::Value { word, value, wanted: BOOL })
+            Err(ChoiceError::Value { word, value, wanted })
         }
     }
 }
@@ -343,13 +336,8 @@ fn parse_stamp(word: &'static str, value: Option<&[u8]>) -> Result<Option<Stamp>
     if let Some(stamp) = named {
         return Ok(Some(stamp));
     }
-    match parse_bool(word, value) {
-        Ok(wanted) => Ok(wanted.then_some(Stamp::Calendar)),
-        Err(ChoiceError::Value { word, value, .. }) => {
-            Err(ChoiceError::Value { word, value, wanted: "ns, us, ms, rfc3339 or local, or no value" })
-        }
-        Err(error) => Err(error),
-    }
+    let wanted = parse_bool(word, value, "ns, us, ms, rfc3339 or local, or no value")?;
+    Ok(wanted.then_some(Stamp::Calendar))
 }
 
 fn parse_path(

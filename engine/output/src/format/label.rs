@@ -6,8 +6,8 @@ use iof_proto::{Channel, Nspace, Rank};
 use crate::format::template::LabelTemplate;
 
 /// The origin of a stream, which formats can show.
-#[derive(Clone, Debug)]
-pub struct Source {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelSource {
     /// The name of the job.
     pub nspace: Nspace,
     /// The rank in the job.
@@ -40,7 +40,7 @@ pub(crate) enum Tag {
 }
 
 /// The parts of a stream's lines that are the same in all of them, such as the tag.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Label {
     /// The bytes before the time stamp.
     pub(crate) before_stamp: Vec<u8>,
@@ -65,9 +65,7 @@ impl Label {
     /// Creates a label from the bytes before the time stamp, those between it and the text, and those
     /// after the text.
     pub(crate) fn new(before_stamp: Vec<u8>, after_stamp: Vec<u8>, suffix: Vec<u8>) -> Label {
-        let (rendered, rendered_time, run, template, begun) = (Vec::new(), None, None, None, None);
-        let mut label =
-            Label { before_stamp, after_stamp, suffix, rendered, rendered_time, run, template, begun };
+        let mut label = Label { before_stamp, after_stamp, suffix, ..Label::default() };
         label.render(|_| {});
         label
     }

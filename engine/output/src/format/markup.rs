@@ -1,6 +1,6 @@
 //! The markup around each piece of output. A format is a variant, a row and a module below this one.
 
-use crate::format::label::{Label, Source, Tag};
+use crate::format::label::{Label, LabelSource, Tag};
 
 mod json;
 mod xml;
@@ -25,7 +25,7 @@ pub(crate) struct MarkupFormat {
     /// effect, and missing bytes are pieces, too. Its values have the types of JSON.
     pub(crate) is_complete: bool,
     /// Returns the label of a stream. The second argument specifies whether time stamps are shown.
-    pub(crate) label: fn(Tag, bool, &Source) -> Label,
+    pub(crate) label: fn(Tag, bool, &LabelSource) -> Label,
     /// Appends a piece, whose first byte has this offset in its stream.
     pub(crate) append: fn(&[u8], u64, &Label, &mut Vec<u8>),
     /// Appends a piece with this type and these fields in place of a text, if the format is complete.

@@ -14,7 +14,7 @@ use memchr::memchr;
 use crate::batch::Batch;
 use crate::format::choice::Choice;
 use crate::format::filter::LineFilter;
-use crate::format::label::{Label, Source, Tag, local};
+use crate::format::label::{Label, LabelSource, Tag, local};
 use crate::format::mark::StreamMark;
 use crate::format::markup::Markup;
 use crate::format::placeholder::PatternValues;
@@ -27,7 +27,7 @@ pub struct Style {
     markup: Markup,
     tag: Tag,
     stamp: Option<Stamp>,
-    /// Whether the channel follows the time stamp even if the tag, which also contains the channel,
+    /// Set if the channel follows the time stamp even if the tag, which also contains the channel,
     /// follows. prterun does this unless `tag` or `rank` is requested.
     channel_twice: bool,
     fragments: bool,
@@ -47,12 +47,12 @@ pub struct Style {
 /// The parts of a style that a [`Choice`] does not specify.
 #[derive(Clone, Debug, Default)]
 pub struct StyleExtras {
-    /// Whether each fragment is tagged instead of each line. A fragment is the bytes that one read
+    /// Set if each fragment is tagged instead of each line. A fragment is the bytes that one read
     /// from a rank's pipe returned. Has no effect without tags.
     pub fragments: bool,
     /// The text at the end of each line, before its newline.
     pub suffix: String,
-    /// Whether each rank's tags have their own colour.
+    /// Set if each rank's tags have their own colour.
     pub colour: bool,
     /// The lines that are written, if not all are. A line whose part is written without its end
     /// ([`FlushTimeout`](crate::FlushTimeout)) is selected by that part. What is not written counts as
@@ -98,26 +98,23 @@ impl Style {
             _ => Tag::Nothing,
         };
         let closing = [extras.suffix.as_bytes(), b"\n"].concat();
-        // Without tags, fragments look the same as lines.
-        let template = extras.template.clone().filter(|_| choice.markup == Markup::Text);
-        let has_tags = tag != Tag::Nothing
-            || choice.stamp.is_some()
-            || choice.markup != Markup::Text
-            || template.is_some();
-        Style {
+        let mut style = Style {
             markup: choice.markup,
             tag,
             stamp: choice.stamp,
             channel_twice: choice.stamp.is_some() && !choice.tag && !choice.rank,
-            fragments: extras.fragments && has_tags,
+            fragments: false,
             batch: choice.batch && choice.markup.is_complete(),
             colour: extras.colour,
             closing,
             zone: TimeZone::system(),
             runs: BTreeMap::new(),
             filter: extras.filter.clone(),
-            template,
-        }
+            template: extras.template.clone().filter(|_| choice.markup == Markup::Text),
+        };
+        // Without tags, fragments look the same as lines.
+        style.fragments = extras.fragments && style.has_tags();
+        style
     }
 
     /// Returns the same style with times shown in `zone`.
@@ -145,13 +142,15 @@ impl Style {
         !self.is_plain() && !self.is_filtered()
     }
 
+    /// Returns whether each piece has a tag, a label or markup.
+    fn has_tags(&self) -> bool {
+        let is_text = self.markup == Markup::Text && self.tag == Tag::Nothing;
+        !is_text || self.stamp.is_some() || self.template.is_some()
+    }
+
     /// Returns whether nothing is written besides the bytes.
     fn is_untagged(&self) -> bool {
-        self.markup == Markup::Text
-            && self.tag == Tag::Nothing
-            && self.stamp.is_none()
-            && self.template.is_none()
-            && self.closing.len() == 1
+        !self.has_tags() && self.closing.len() == 1
     }
 
     /// Returns whether the style shows the time at which bytes were read.
@@ -184,37 +183,37 @@ impl Style {
     }
 
     /// Creates the label of the stream of `source`.
-    pub fn label(&self, source: &Source) -> Label {
+    pub fn label(&self, source: &LabelSource) -> Label {
         match self.markup.format() {
             Some(format) => {
                 let mut label = (format.label)(self.tag, self.stamp.is_some(), source);
                 label.run = self.runs.get(&source.nspace).copied().filter(|_| format.is_complete);
                 label
             }
-            None => self.text_label(source),
+            None => self.text_label(source, &source.rank.to_string()),
         }
     }
 
-    fn text_label(&self, source: &Source) -> Label {
-        let Source { nspace, rank, channel, .. } = source;
+    /// Creates the label of lines of text that `ranks` have written, beside what is common to them.
+    pub(crate) fn text_label(&self, source: &LabelSource, ranks: &str) -> Label {
+        let LabelSource { nspace, channel, .. } = source;
         let mut tag = match self.tag {
             Tag::Nothing => String::new(),
-            Tag::Job => format!("[{},{rank}]<{channel}>: ", local(nspace)),
+            Tag::Job => format!("[{},{ranks}]<{channel}>: ", local(nspace)),
             Tag::Detailed { full } => {
                 let job = if full { nspace.as_str() } else { local(nspace) };
                 let unknown = || "unknown".to_owned();
                 let host = source.host.clone().unwrap_or_else(unknown);
                 let pid = source.pid.map_or_else(unknown, |pid| pid.to_string());
-                format!("[{job},{rank}][{host}:{pid}]<{channel}>: ")
+                format!("[{job},{ranks}][{host}:{pid}]<{channel}>: ")
             }
-            Tag::Full => format!("[{nspace},{rank}]<{channel}>: "),
-            Tag::Rank => format!("[{rank}]<{channel}>: "),
+            Tag::Full => format!("[{nspace},{ranks}]<{channel}>: "),
+            Tag::Rank => format!("[{ranks}]<{channel}>: "),
         };
-        let number = rank.to_string();
         let values = PatternValues {
             nspace: nspace.as_str(),
-            padded: &number,
-            rank: &number,
+            padded: ranks,
+            rank: ranks,
             host: source.host.as_deref().unwrap_or("unknown"),
             channel: channel.as_str(),
         };
@@ -235,7 +234,8 @@ impl Style {
             Some(_) => ("[".into(), format!("]{tag}")),
         };
         if self.colour && (template.is_some() || !(before.is_empty() && after.is_empty())) {
-            let colour = COLOURS.iter().cycle().nth(rank.0 as usize % COLOURS.len()).copied().unwrap_or("0");
+            let colour =
+                COLOURS.iter().cycle().nth(source.rank.0 as usize % COLOURS.len()).copied().unwrap_or("0");
             before.insert_str(0, &format!("\x1b[{colour}m"));
             after.push_str("\x1b[0m");
         }
@@ -255,15 +255,23 @@ impl Style {
         batch: &mut Batch<'a>,
         append: impl Fn(&mut Batch<'a>, &'b [u8]),
     ) {
-        let Some(filter) = &self.filter else {
-            return self.write_all(run, label, (key, open), batch, &append);
-        };
+        self.select(run, label, |run, label| self.write_all(&run, label, (key, open), batch, &append));
+    }
+
+    /// Passes the lines of `run` that are shown to `each`.
+    pub(crate) fn select<'b, 't>(
+        &self,
+        run: &Run<'b, 't>,
+        label: &mut Label,
+        mut each: impl FnMut(Run<'b, 't>, &mut Label),
+    ) {
+        let Some(filter) = &self.filter else { return each(*run, label) };
         let end = |bytes: &[u8]| memchr(b'\n', bytes).map_or(bytes.len(), |index| index.saturating_add(1));
         let rest = if label.begun.is_some() { end(run.bytes) } else { 0 };
         let (rest, lines) = run.bytes.split_at(rest);
         let mut write = |begin: usize, bytes: &'b [u8], label: &mut Label| {
-            let run = Run { bytes, offset: run.offset.saturating_add(begin as u64), times: run.times };
-            self.write_all(&run, label, (key, open), batch, &append);
+            let offset = run.offset.saturating_add(begin as u64);
+            each(Run { bytes, offset, times: run.times }, label);
         };
         let is_open = run.bytes.last().is_some_and(|last| *last != b'\n');
         if label.begun == Some(true) {
@@ -279,7 +287,8 @@ impl Style {
         label.begun = begun.filter(|_| is_open);
     }
 
-    fn write_all<'a, 'b>(
+    /// Formats `run` as [`Style::write`] does, but without a filter.
+    pub(crate) fn write_all<'a, 'b>(
         &self,
         run: &Run<'b, '_>,
         label: &mut Label,
@@ -295,19 +304,22 @@ impl Style {
             *open = (run.bytes.last() != Some(&b'\n')).then_some(key);
             return;
         }
-        let mut times = run.times;
+        let (mut times, shows_time) = (run.times, self.shows_time());
         let mut rest = run.bytes;
         let mut offset = run.offset;
         while !rest.is_empty() {
             let (line, later) = rest.split_at(self.piece(rest, offset, times).min(rest.len()));
-            if self.shows_time() {
+            if shows_time {
+                let reads = times.len();
                 while let [_, later @ ..] = times
                     && later.first().is_some_and(|(start, _)| *start <= offset)
                 {
                     times = later;
                 }
-                let time = times.first().map(|(_, time)| *time);
-                self.update_stamp(label, time);
+                // Lines of one read have one time.
+                if offset == run.offset || times.len() != reads {
+                    self.update_stamp(label, times.first().map(|(_, time)| *time));
+                }
             }
             match self.markup.format() {
                 None => self.write_text(line, label, (key, open), batch, append),
@@ -372,16 +384,16 @@ impl Style {
     pub(crate) fn write_missed(&self, missed: &Missed, batch: &mut Batch<'_>) {
         let Missed { nspace, channel, streams, bytes, .. } = missed;
         let (nspace, rank, channel) = (nspace.clone(), Rank::WILDCARD, *channel);
-        let source = Source { nspace, rank, channel, logged: false, host: None, pid: None };
+        let source = LabelSource { nspace, rank, channel, logged: false, host: None, pid: None };
         let fields = format!(",\"lost\":{bytes},\"streams\":{streams}");
         self.write_fields(0, ("gap", &fields), &mut self.label(&source), batch);
     }
 
-    /// Returns an object of this type in JSON: the present time, and `fields`, each with a comma before it.
-    pub fn event(&self, kind: &str, fields: &str) -> String {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut label = Label::new(Vec::new(), Vec::new(), Vec::new());
-        self.update_stamp(&mut label, u64::try_from(now.as_nanos()).ok());
+    /// Returns an object of this type in JSON: its time, and `fields`, each with a comma before it.
+    pub fn event(&self, kind: &str, time: SystemTime, fields: &str) -> String {
+        let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut label = Label::default();
+        self.update_stamp(&mut label, u64::try_from(time.as_nanos()).ok());
         let time = String::from_utf8_lossy(&label.rendered);
         format!("{{\"type\":\"{kind}\",\"time\":{time}{fields}}}\n")
     }

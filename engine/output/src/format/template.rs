@@ -80,8 +80,15 @@ impl LabelTemplate {
     }
 
     /// Returns whether it shows the time of each line.
-    pub(crate) fn shows_time(&self) -> bool {
+    pub fn shows_time(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, LabelPiece::Time(_) | LabelPiece::Elapsed))
+    }
+
+    /// Returns whether it can stand for several ranks: it lists them, and shows neither hosts nor pids.
+    pub fn suits_several(&self) -> bool {
+        let has_rank =
+            self.pieces.iter().any(|piece| matches!(piece, LabelPiece::Value(Placeholder::Rank, _)));
+        has_rank && !self.shows_process()
     }
 
     /// Returns whether it shows hosts or pids.

@@ -1,14 +1,18 @@
-//! The part of the printer that deals with files which did not accept all bytes at once. Their
-//! streams wait in their rings until a thread has written these bytes.
+//! The part of the printer that deals with what waits: parts of lines, lines that further ranks may
+//! write, and files which did not accept all bytes at once. Their streams wait in their rings until a
+//! thread has written these bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
 use iof_tool::{BatchReader, FeedId};
 use nix::sys::eventfd::EventFd;
 
 use super::{PrintError, PrinterTask};
+use crate::batch::Batch;
 use crate::destination::OpenDestination;
 use crate::files::{FileError, FileId};
 use crate::stream::Outcome;
@@ -38,6 +42,48 @@ pub(super) fn keep_late<'a>(
 }
 
 impl PrinterTask {
+    /// Returns when to check again what waits.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let folded = self.folder.as_ref().and_then(|folder| folder.next_due());
+        self.due.first().map(|(time, _)| *time).into_iter().chain(folded).min()
+    }
+
+    /// Rearms the streams whose waiting parts of lines are to be checked again by now.
+    pub(super) fn rearm_due(&mut self, reader: &mut BatchReader) {
+        if self.due.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((_, id)) = self.due.first().copied().filter(|(time, _)| *time <= now) {
+            self.due.pop_first();
+            if let Some(stream) = self.stream(id) {
+                stream.due = None;
+            }
+            reader.rearm(id);
+        }
+    }
+
+    /// Writes the held lines that are due: all of a stream before a gap of it.
+    pub(super) fn write_folded(&mut self, gap: Option<FeedId>) -> Result<(), PrintError> {
+        let PrinterTask { folder: Some(folder), destination: OpenDestination::Output(output), .. } = self
+        else {
+            return Ok(());
+        };
+        let cut = gap.and_then(|id| self.streams.get(id.index())?.as_ref());
+        cut.iter().for_each(|stream| folder.flush(stream.key));
+        loop {
+            let lines = folder.take_due();
+            if lines.is_empty() {
+                return Ok(());
+            }
+            let (mut open, _busy) = output.lock();
+            let mut batch = Batch::new(mem::take(&mut self.buffer));
+            lines.iter().for_each(|line| folder.write(line, &self.options.style, &mut open, &mut batch));
+            output.write(&mut batch.slices()).map_err(PrintError::Write)?;
+            self.buffer = batch.into_buffer();
+        }
+    }
+
     /// Returns whether a stream has to wait for its file. It is listed again when the file is
     /// written.
     pub(super) fn waits_for_file(&mut self, reader: &mut BatchReader, id: FeedId) -> bool {

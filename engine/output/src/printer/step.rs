@@ -107,7 +107,7 @@ impl PrinterTask {
     /// Returns whether the step could ever write anything.
     fn may_step(&self) -> bool {
         let OpenDestination::Output(output) = &self.destination else { return false };
-        output.is_pipe() && self.options.style.is_plain()
+        output.is_pipe() && self.options.style.is_plain() && self.folder.is_none()
     }
 
     /// Writes the ready lines if all of them can be written at once. Returns whether the printer

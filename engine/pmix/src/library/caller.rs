@@ -29,7 +29,7 @@ pub(crate) struct Caller<L = Library> {
 struct State {
     /// The number of calls that have not returned.
     unfinished: usize,
-    /// Whether one of them has not returned in time.
+    /// Set if one of them has not returned in time.
     is_overdue: bool,
     /// Set when the last call was made, or waits.
     has_ended: bool,

@@ -33,13 +33,13 @@ pub(crate) enum Value {
     Proc(Box<types::RawProc>),
     Procs(Vec<types::RawProc>),
     Infos(Vec<Info>),
-    Processes(Vec<Process>),
-    Attributes(Vec<Attribute>),
+    Processes(Vec<ProcTableLine>),
+    Attributes(Vec<SupportedAttribute>),
 }
 
 /// A line of a process table.
 #[derive(Clone)]
-pub(crate) struct Process {
+pub(crate) struct ProcTableLine {
     pub proc: types::RawProc,
     pub host: Option<CString>,
     pub executable: Option<CString>,
@@ -50,7 +50,7 @@ pub(crate) struct Process {
 
 /// An attribute that a function supports.
 #[derive(Clone)]
-pub(crate) struct Attribute {
+pub(crate) struct SupportedAttribute {
     pub name: CString,
     pub key: String,
     pub kind: u16,
@@ -219,7 +219,7 @@ impl Form {
     }
 }
 
-fn process(process: &Process) -> RawProcInfo {
+fn process(process: &ProcTableLine) -> RawProcInfo {
     let text =
         |text: &Option<CString>| text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut());
     RawProcInfo {
@@ -232,7 +232,7 @@ fn process(process: &Process) -> RawProcInfo {
     }
 }
 
-fn attribute(attribute: &Attribute) -> (RegAttr, Lines) {
+fn attribute(attribute: &SupportedAttribute) -> (RegAttr, Lines) {
     let mut lines = Box::new([attribute.description.as_ptr().cast_mut(), ptr::null_mut()]);
     let attribute = RegAttr {
         name: attribute.name.as_ptr().cast_mut(),

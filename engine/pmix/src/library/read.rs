@@ -10,13 +10,13 @@ use std::slice;
 use std::time::Duration;
 
 use iof_proto::limits::{
-    MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_PROCS_PER_PULL, MAX_PUBLISHED_BYTES_PER_USER,
-    MAX_PUBLISHED_PER_USER, MAX_QUERY_KEYS, MAX_TEXT,
+    MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_PROCS_PER_PULL, MAX_PUBLISHED_BYTES_PER_JOB,
+    MAX_PUBLISHED_PER_JOB, MAX_QUERY_KEYS, MAX_TEXT,
 };
 use iof_proto::log::key::{PMIX_LOG_EMAIL, PMIX_LOG_EMAIL_MSG, PMIX_LOG_SOURCE};
 use iof_proto::{
-    DataRange, Exchange, FoundValue, Info, InfoValue, Log, LogEntry, LogValue, Nspace, Persistence, Proc,
-    Query, Rank, Status,
+    DataRange, Exchange, FoundValue, Info, InfoValue, JobRanks, Log, LogEntry, LogValue, Nspace, Persistence,
+    Proc, Query, Rank, Status,
 };
 
 use crate::library::types::{self, ByteObject, kind};
@@ -317,7 +317,7 @@ pub(crate) unsafe fn publish(
     count: usize,
 ) -> Read<Exchange> {
     // SAFETY: the module's contract.
-    let (source, infos) = unsafe { (proc(one(source)?)?, slice(start, count, MAX_PUBLISHED_PER_USER)?) };
+    let (source, infos) = unsafe { (proc(one(source)?)?, slice(start, count, MAX_PUBLISHED_PER_JOB)?) };
     let is_directive =
         |info: &&types::Info| text_within(&info.key).is_ok_and(|key| EXCHANGE.contains(&&*key));
     let (directives, data): (Vec<_>, Vec<_>) = infos.iter().partition(is_directive);
@@ -348,7 +348,7 @@ pub(crate) unsafe fn exchange(
 /// The module's contract, also for all that the values point to.
 pub(crate) unsafe fn group(
     constructs: bool,
-    (name, ranks): (*const c_char, Vec<Rank>),
+    (name, members): (*const c_char, Vec<JobRanks>),
     start: *const types::Info,
     count: usize,
 ) -> Read<Exchange> {
@@ -367,7 +367,7 @@ pub(crate) unsafe fn group(
         return Err(Status::ERR_NOT_SUPPORTED);
     }
     let asks = |info: &types::Info| is_one_of(info, &[CONTEXT]) && is_set(info);
-    Ok(Exchange::Group { name, ranks, constructs, with_context: infos.iter().any(asks) })
+    Ok(Exchange::Group { name, members, constructs, with_context: infos.iter().any(asks) })
 }
 
 /// Reads a value to be published.
@@ -376,10 +376,10 @@ unsafe fn published(source: &Proc, info: &types::Info) -> Read<FoundValue> {
     // SAFETY: the kind specifies the field. All fields of numbers lie in the first eight bytes.
     let bytes = unsafe {
         match kind {
-            kind::PMIX_STRING => text(data.string, MAX_PUBLISHED_BYTES_PER_USER)?.into_bytes(),
+            kind::PMIX_STRING => text(data.string, MAX_PUBLISHED_BYTES_PER_JOB)?.into_bytes(),
             kind::PMIX_BYTE_OBJECT => {
                 let ByteObject { bytes, size } = data.bytes;
-                slice(bytes.cast_const().cast::<u8>(), size, MAX_PUBLISHED_BYTES_PER_USER)?.to_vec()
+                slice(bytes.cast_const().cast::<u8>(), size, MAX_PUBLISHED_BYTES_PER_JOB)?.to_vec()
             }
             kind::PMIX_BOOL..=kind::PMIX_DOUBLE
             | kind::PMIX_TIME

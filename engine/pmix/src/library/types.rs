@@ -48,6 +48,15 @@ pub(crate) struct DataArray {
     pub array: *mut c_void,
 }
 
+/// `pmix_envar_t`: a variable, with what separates its parts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Envar {
+    pub name: *mut c_char,
+    pub value: *mut c_char,
+    pub separator: c_char,
+}
+
 /// The data of a value. Its kind specifies which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -64,7 +73,8 @@ pub(crate) union Data {
     pub proc: *mut RawProc,
     pub nspace: *mut [c_char; NAME_BYTES],
     pub array: *mut DataArray,
-    /// The size of the largest field, `pmix_envar_t`.
+    /// The largest field.
+    pub variable: Envar,
     pub all: [u64; 3],
 }
 
@@ -358,6 +368,8 @@ mod tests {
             ("offsetof(pmix_info_t, flags)", offset_of!(Info, flags)),
             ("offsetof(pmix_info_t, value)", offset_of!(Info, value)),
             ("sizeof(pmix_byte_object_t)", size_of::<ByteObject>()),
+            ("sizeof(pmix_envar_t)", size_of::<Envar>()),
+            ("offsetof(pmix_envar_t, separator)", offset_of!(Envar, separator)),
             ("sizeof(pmix_data_array_t)", size_of::<DataArray>()),
             ("offsetof(pmix_data_array_t, array)", offset_of!(DataArray, array)),
             ("offsetof(pmix_server_module_t, client_finalized)", offset_of!(Module, client_finalized)),

@@ -17,7 +17,7 @@ use iof_proto::{
     ProcInfo, StreamStats,
 };
 
-use crate::library::info::{Attribute, Info, Process, Value, c_string, characters};
+use crate::library::info::{Info, ProcTableLine, SupportedAttribute, Value, c_string, characters};
 use crate::library::types::{self, ByteObject, RawPublished, kind};
 
 /// Returns one info for each key that was found.
@@ -91,9 +91,9 @@ fn found(key: &str, value: &iof_proto::Value) -> Value {
     }
 }
 
-fn process(from: &ProcInfo) -> Process {
+fn process(from: &ProcInfo) -> ProcTableLine {
     let known = |text: &str| -> Option<CString> { (!text.is_empty()).then(|| c_string(text)) };
-    Process {
+    ProcTableLine {
         proc: proc(&from.proc),
         host: known(&from.host),
         executable: known(&from.executable),
@@ -133,7 +133,7 @@ fn attributes(from: &Attributes) -> Info {
     let attribute = |key: &String| {
         // The host may have attributes that the table lacks.
         let row = attribute::find(key);
-        Attribute {
+        SupportedAttribute {
             name: c_string(row.map_or(key, |row| row.name)),
             key: key.clone(),
             kind: row.map_or(kind::PMIX_UNDEF, attribute::Attribute::data_type),

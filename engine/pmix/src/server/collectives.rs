@@ -1,16 +1,18 @@
 //! The functions that libpmix calls when ranks of this node wait for others: fences, groups, connections, and
 //! requests for what ranks of other nodes have put.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::PoisonError;
 
-use iof_proto::{Exchange, FencePurpose, FromTool, Mpi, Rank};
+use iof_proto::{Exchange, FencePurpose, FromTool, JobRanks, Mpi, Nspace, Rank};
 
+use crate::library::info::characters;
 use crate::library::read;
 use crate::library::types::{
-    CONSTRUCT, Connect, DirectModex, FenceFunction, Info, InfoCallback, ModexCallback, Module,
-    OPERATION_SUCCEEDED, OpCallback, RawProc, SUCCESS, Status,
+    CONSTRUCT, DirectModex, FenceFunction, Info, InfoCallback, ModexCallback, Module, OPERATION_SUCCEEDED,
+    OpCallback, RawProc, SUCCESS, Status,
 };
 use crate::requests::request::{AnswerReply, RankCallback, StatusReply, ValuesReply};
 use crate::server::upcalls::{self, JOBS, request};
@@ -20,27 +22,46 @@ pub(super) fn module(have_nodes: bool) -> Module {
     Module {
         fence: have_nodes.then_some(fence as FenceFunction),
         direct_modex: have_nodes.then_some(direct_modex as DirectModex),
-        connect: have_nodes.then_some(join::<true> as Connect),
-        disconnect: have_nodes.then_some(join::<false> as Connect),
+        connect: Some(join::<true>),
+        disconnect: Some(join::<false>),
         group: Some(group),
         ..upcalls::module()
     }
 }
 
-/// Returns a rank of this node among processes of one job that it has a part of, with the ranks of all; none if they
-/// are all of the job.
-fn participants(procs: &[RawProc]) -> Option<(RawProc, Vec<Rank>)> {
-    let nspace = procs.first()?.nspace;
-    let name = read::text_within(&nspace).ok().filter(|_| procs.iter().all(|proc| proc.nspace == nspace))?;
-    let mut ranks: Vec<Rank> = procs.iter().map(|proc| Rank(proc.rank)).collect();
-    ranks.sort_unstable();
-    if ranks.contains(&Rank::WILDCARD) {
-        ranks.clear();
+/// Returns a rank of this node among processes, with the ranks of all.
+fn participants(procs: &[RawProc]) -> Option<(RawProc, Vec<JobRanks>)> {
+    let mut members: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+    for proc in procs {
+        members.entry(read::text_within(&proc.nspace).ok()?).or_default().push(Rank(proc.rank));
     }
     let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-    let takes_part = |rank: &&u32| ranks.is_empty() || ranks.binary_search(&Rank(**rank)).is_ok();
-    let rank = *jobs.get(&name)?.ranks.iter().find(takes_part)?;
-    Some((RawProc { nspace, rank }, ranks))
+    let (mut from, mut all) = (None, Vec::with_capacity(members.len()));
+    for (name, mut ranks) in members {
+        ranks.sort_unstable();
+        if ranks.contains(&Rank::WILDCARD) {
+            ranks.clear();
+        }
+        let takes_part = |rank: &&u32| ranks.is_empty() || ranks.binary_search(&Rank(**rank)).is_ok();
+        let rank = jobs.get(&name).and_then(|job| job.ranks.iter().find(takes_part));
+        from = from.or_else(|| rank.map(|rank| RawProc { nspace: characters(&name), rank: *rank }));
+        all.push(JobRanks { nspace: Nspace::new(name).ok()?, ranks });
+    }
+    Some((from?, all))
+}
+
+/// Returns whether the job of a process is known and has its rank. libpmix waits for no others.
+fn is_served(proc: &RawProc) -> bool {
+    let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+    let job = read::text_within(&proc.nspace).ok().and_then(|name| jobs.get(&name));
+    job.is_some_and(|job| proc.rank < job.size || Rank(proc.rank) == Rank::WILDCARD)
+}
+
+/// Returns a rank of this node, which stands for the one that requests something: libpmix does not name it.
+fn any_rank() -> Option<RawProc> {
+    let jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = jobs.iter().find_map(|(name, job)| Some((name, *job.ranks.first()?)));
+    first.map(|(name, rank)| RawProc { nspace: characters(name), rank })
 }
 
 /// Lets this node enter a fence, as all of its ranks that take part have.
@@ -56,26 +77,25 @@ unsafe extern "C" fn fence(
 ) -> Status {
     // SAFETY: libpmix passes these numbers of processes and bytes. The bytes are memory of malloc(3), and ours.
     unsafe {
-        let Some((from, ranks)) = participants(read::slice(procs, count, usize::MAX).unwrap_or_default())
-        else {
-            // Processes of several jobs.
-            return iof_proto::Status::ERR_NOT_SUPPORTED.0;
-        };
         let bytes =
             read::slice(values.cast_const().cast::<u8>(), size, usize::MAX).unwrap_or_default().to_vec();
         libc::free(values.cast());
+        let members = read::slice(procs, count, usize::MAX).unwrap_or_default();
+        let Some((from, members)) = participants(members) else {
+            return iof_proto::Status::ERR_NOT_SUPPORTED.0;
+        };
         let reply = RankCallback::Values(ValuesReply::new(done, data));
-        enter(&from, (FencePurpose::Values, ranks, bytes), reply)
+        enter(&from, (FencePurpose::Values, members, bytes), reply)
     }
 }
 
 /// Requests to enter a fence.
 fn enter(
     from: &RawProc,
-    (purpose, ranks, data): (FencePurpose, Vec<Rank>, Vec<u8>),
+    (purpose, members, data): (FencePurpose, Vec<JobRanks>, Vec<u8>),
     reply: RankCallback,
 ) -> Status {
-    let message = FromTool::Exchange(Exchange::Fence { mpi: Mpi::Pmix, purpose, ranks, data });
+    let message = FromTool::Exchange(Exchange::Fence { mpi: Mpi::Pmix, purpose, members, data });
     // SAFETY: the pointer is a reference.
     unsafe { request(from, Ok(message), reply) }
 }
@@ -93,11 +113,10 @@ unsafe extern "C" fn join<const CONNECTS: bool>(
     // SAFETY: libpmix passes this number of processes.
     let procs = unsafe { read::slice(procs, count, usize::MAX) }.unwrap_or_default();
     let reply = StatusReply::new(done, data);
-    match participants(procs) {
-        Some((from, ranks)) => enter(&from, (purpose, ranks, Vec::new()), RankCallback::Status(reply)),
-        // Processes of several jobs.
+    match participants(procs).filter(|_| procs.iter().all(is_served)) {
+        Some((from, members)) => enter(&from, (purpose, members, Vec::new()), RankCallback::Status(reply)),
         None => {
-            reply.send(iof_proto::Status::ERR_NOT_SUPPORTED);
+            reply.send(iof_proto::Status::ERR_NOT_FOUND);
             SUCCESS
         }
     }
@@ -113,11 +132,12 @@ unsafe extern "C" fn direct_modex(
 ) -> Status {
     // SAFETY: libpmix passes a rank.
     unsafe {
-        let Ok([proc]) = read::slice(proc, 1, 1) else { return iof_proto::Status::ERR_BAD_PARAM.0 };
-        let all = RawProc { rank: Rank::WILDCARD.0, ..*proc };
-        let Some((from, _)) = participants(&[all]) else { return iof_proto::Status::ERR_NOT_FOUND.0 };
-        let message = FromTool::Exchange(Exchange::Modex(Rank(proc.rank)));
-        request(&raw const from, Ok(message), RankCallback::Values(ValuesReply::new(done, data)))
+        let Some(from) = any_rank() else { return iof_proto::Status::ERR_NOT_FOUND.0 };
+        let message = read::procs(proc, 1).and_then(|owner| {
+            let owner = owner.into_iter().next().ok_or(iof_proto::Status::ERR_BAD_PARAM)?;
+            Ok(FromTool::Exchange(Exchange::Modex(owner)))
+        });
+        request(&raw const from, message, RankCallback::Values(ValuesReply::new(done, data)))
     }
 }
 
@@ -137,10 +157,13 @@ unsafe extern "C" fn group(
     // SAFETY: libpmix passes a name, and these numbers of members and infos.
     unsafe {
         let members = read::slice(members, member_count, usize::MAX).unwrap_or_default().to_vec();
-        // One of this node, if the members are of one job.
-        let (mut first, ranks) = participants(&members).unzip();
+        let (mut first, all) = participants(&members).unzip();
         first = first.or(members.first().copied());
-        let message = read::group(constructs, (group, ranks.unwrap_or_default()), directives, count);
+        let message = if constructs && !members.iter().all(is_served) {
+            Err(iof_proto::Status::ERR_NOT_FOUND)
+        } else {
+            read::group(constructs, (group, all.unwrap_or_default()), directives, count)
+        };
         // It may be all ranks of a job, which has number 0.
         first.iter_mut().filter(|first| first.rank == Rank::WILDCARD.0).for_each(|first| first.rank = 0);
         let first = first.as_ref().map_or(ptr::null(), ptr::from_ref);

@@ -11,7 +11,7 @@ use crate::library::types::RawProc;
 
 /// A job, whose ranks are numbered in the order of its apps.
 #[derive(Clone, Debug)]
-pub struct JobInfo {
+pub struct RegisteredJob {
     /// The name, which no other PMIx job of this node may have: libraries derive the names of
     /// shared memory from it. At most 255 bytes.
     pub nspace: String,
@@ -19,8 +19,8 @@ pub struct JobInfo {
     pub parent: Option<(String, u32)>,
     /// Its nodes, with their ranks.
     pub nodes: MpiNodes,
-    /// The number of this node among them.
-    pub own: u32,
+    /// The number of this node among them; `None` for a job without ranks here.
+    pub own: Option<u32>,
     /// The node has fewer processors than it has ranks of the job.
     pub oversubscribed: bool,
     /// The programs, in the order of their ranks.
@@ -35,7 +35,7 @@ pub struct JobInfo {
 pub(crate) struct Locality {
     /// The set of the processors, in the form of hwloc.
     pub cpuset: CString,
-    /// Where they are in the topology of the node, if that is known.
+    /// Their place in the topology of the node, if that is known.
     pub locality: Option<CString>,
 }
 
@@ -50,7 +50,7 @@ pub struct AppInfo {
     pub directory: String,
 }
 
-impl JobInfo {
+impl RegisteredJob {
     /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.apps.iter().fold(0, |sum, app| sum.saturating_add(app.ranks))
@@ -58,7 +58,7 @@ impl JobInfo {
 
     /// Returns this node.
     fn own(&self) -> Option<&Node> {
-        self.nodes.nodes.get(usize::try_from(self.own).ok()?)
+        self.nodes.nodes.get(usize::try_from(self.own?).ok()?)
     }
 
     /// Returns the ranks of this node.
@@ -121,7 +121,7 @@ impl JobInfo {
                     Info::new("pmix.apprank", Value::Rank(index)),
                     Info::text("pmix.wdir", &app.directory),
                 ]);
-                let place = usize::try_from(local).ok().filter(|_| node.0 == self.own);
+                let place = usize::try_from(local).ok().filter(|_| Some(node.0) == self.own);
                 let place = place.and_then(|local| places.get(local));
                 own.extend(place.into_iter().flat_map(Locality::infos));
                 infos.push(Info::new("pmix.pdata", Value::Infos(own)));
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn only_ranks_that_share_processors_are_told_to_yield() {
         for oversubscribed in [false, true] {
-            let job = JobInfo {
+            let job = RegisteredJob {
                 nspace: "demo".into(),
                 parent: None,
-                nodes: MpiNodes { name: String::new(), nodes: Vec::new() },
-                own: 0,
+                nodes: MpiNodes { name: String::new(), nodes: Vec::new(), relatives: Vec::new() },
+                own: Some(0),
                 oversubscribed,
                 apps: Vec::new(),
                 processors: Vec::new(),

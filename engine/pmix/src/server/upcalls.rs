@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, ManuallyDrop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use iof_proto::limits::MAX_LOG_TEXT;
@@ -62,11 +61,6 @@ static RECEIVER: Mutex<Option<EventReceiver>> = Mutex::new(None);
 
 /// The status of a request that is refused because it is too large.
 const LIMITED: iof_proto::Status = iof_proto::Status::ERR_OUT_OF_RESOURCE;
-/// The largest number of warnings about such requests: a rank may go on.
-const WARNINGS: u64 = 10;
-/// The number of such requests.
-static REFUSALS: AtomicU64 = AtomicU64::new(0);
-
 /// Sets or removes the receiver of events.
 pub(crate) fn set_receiver(receiver: Option<EventReceiver>) {
     let previous = mem::replace(&mut *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner), receiver);
@@ -81,6 +75,8 @@ pub(crate) fn server_name() -> String {
 
 /// A job that the server knows.
 pub(super) struct ServedJob {
+    /// The number of its ranks on all nodes.
+    pub(super) size: u32,
     /// Its ranks on this node.
     pub(super) ranks: Vec<u32>,
     /// Once they have all started: the infos of them that libpmix does not have yet.
@@ -91,10 +87,10 @@ pub(super) struct ServedJob {
 pub(super) static JOBS: Mutex<BTreeMap<String, ServedJob>> = Mutex::new(BTreeMap::new());
 static STARTED: Condvar = Condvar::new();
 
-/// Approves tools that know the name of this job, which is secret. If it `waits`, its ranks do until
-/// all of them have started.
-pub(crate) fn add_job(name: &str, ranks: Vec<u32>, waits: bool) {
-    let job = ServedJob { ranks, started: (!waits).then(Vec::new) };
+/// Approves tools that know the name of this job of `size` ranks, which is secret. If it `waits`, its
+/// `ranks` on this node do until all of them have started.
+pub(crate) fn add_job(name: &str, size: u32, ranks: Vec<u32>, waits: bool) {
+    let job = ServedJob { size, ranks, started: (!waits).then(Vec::new) };
     JOBS.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), job);
 }
 
@@ -197,8 +193,7 @@ pub(super) unsafe fn request(proc: *const RawProc, message: Read<FromTool>, repl
                 (receiver.request)(RankRequest { from, message, reply });
             }
             Err(status) => {
-                // Relaxed: only the number itself counts.
-                if status == LIMITED && REFUSALS.fetch_add(1, Ordering::Relaxed) < WARNINGS {
+                if status == LIMITED && spawn::warns() {
                     let rank = name.map(|(nspace, rank)| format!("{nspace}.{rank}")).unwrap_or_default();
                     tracing::warn!(
                         rank,

@@ -31,13 +31,13 @@ pub struct Relay {
     answers: Answers,
     /// The number of bytes that the tool's socket has taken.
     carried: u64,
-    /// Whether the last read of the server has found nothing.
+    /// Set if the last read of the server has found nothing.
     is_drained: bool,
-    /// Whether poll(2) has reported that a socket is closed.
+    /// Set if poll(2) has reported that a socket is closed.
     is_closed: bool,
 }
 
-/// Whether a relay goes on.
+/// The state of a relay after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// Both sockets are open.

@@ -105,7 +105,7 @@ fn has_only_the_relay() -> bool {
     })
 }
 
-/// Whether the tool has introduced itself.
+/// Set if the tool has introduced itself.
 static INTRODUCED: Mutex<bool> = Mutex::new(false);
 static INTRODUCTION: Condvar = Condvar::new();
 

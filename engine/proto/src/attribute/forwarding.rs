@@ -51,8 +51,8 @@ attributes! {
     /// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output
     /// in any case.
     PMIX_IOF_COPY = "pmix.iof.cpy": Bool, at Pull;
-    /// Whether the registration receives the output in place of the launcher's own readers. True is
-    /// not supported: a tool takes no output from other readers.
+    /// Delivers the output to the registration in place of the launcher's own readers. True is not
+    /// supported: a tool takes no output from other readers.
     ///
     /// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own
     /// readers. True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise
@@ -76,13 +76,13 @@ attributes! {
     /// iof_server_init (bool): makes the engine the gateway of the site, which logs messages for
     /// other engines.
     PMIX_SERVER_GATEWAY = "pmix.srv.gway": Bool, at Server;
-    /// Whether rank 0 has a stdin to which tools can push.
+    /// Gives rank 0 a stdin to which tools can push.
     ///
     /// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
     /// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0. For a program: the same for its first
     /// rank.
     PMIX_FWD_STDIN = "pmix.fwd.stdin": Bool, at Spawn Program;
-    /// Whether the launcher's own readers receive stdout; other tools can pull it anyway.
+    /// Forwards stdout to the launcher's own readers; other tools can pull it anyway.
     ///
     /// iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
     /// stdout. Tools can pull it in any case. If none of IOF_FWD_STDOUT, IOF_FWD_STDERR and
@@ -90,11 +90,11 @@ attributes! {
     /// only those that are true. If it is true and no registration reads the channel yet, a rank
     /// waits when the cache is full, unless IOF_DROP_NONE is false.
     PMIX_FWD_STDOUT = "pmix.fwd.stdout": Bool, at Spawn;
-    /// Whether the launcher's own readers receive stderr; other tools can pull it anyway.
+    /// Forwards stderr to the launcher's own readers; other tools can pull it anyway.
     ///
     /// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stderr.
     PMIX_FWD_STDERR = "pmix.fwd.stderr": Bool, at Spawn;
-    /// Whether the launcher's own readers receive stddiag; other tools can pull it anyway.
+    /// Forwards stddiag to the launcher's own readers; other tools can pull it anyway.
     ///
     /// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stddiag.
     PMIX_FWD_STDDIAG = "pmix.fwd.stddiag": Bool, at Spawn;

@@ -9,7 +9,7 @@ attributes! {
     /// iof_tool_init and iof_server_init (bool): the program calls iof_Progress itself, and the
     /// library has no thread for callbacks.
     PMIX_EXTERNAL_PROGRESS = "pmix.evext": Bool, at ToolInit ServerInit;
-    /// Whether tools can connect.
+    /// Lets tools connect.
     ///
     /// iof_server_init (bool): whether tools can connect. True by default.
     PMIX_SERVER_TOOL_SUPPORT = "pmix.srvr.tool": Bool, at ServerInit;
@@ -76,7 +76,7 @@ attributes! {
     /// iof_tool_init (bool): succeeds without a connection if no engine can be reached. Functions
     /// that need an engine then return IOF_ERR_UNREACH.
     PMIX_TOOL_CONNECT_OPTIONAL = "pmix.tool.conopt": Bool, at ToolInit;
-    /// Whether a rank waits for the server's own registrations when a cache is full.
+    /// Makes a rank wait for the server's own registrations when a cache is full.
     ///
     /// iof_server_init (bool): whether a rank waits when a cache is full and a registration of the
     /// server itself has not read it, so that this registration loses nothing. True by default,
@@ -197,11 +197,11 @@ attributes! {
     ///
     /// iof_Spawn (string): the working directory of programs whose cwd is NULL.
     PMIX_WDIR = "pmix.wdir": Text, at ToolSpawn PmixSpawn;
-    /// Accepted without effect: no job is the child of another one, from which it could inherit
-    /// registrations.
+    /// Accepted without effect: the job of a launcher has no parent, whose registrations it could
+    /// inherit.
     ///
-    /// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child
-    /// of another one, whose registrations it could inherit.
+    /// iof_server_spawn and iof_server_adopt (bool): accepted without effect. The job has no parent,
+    /// whose registrations it could inherit.
     PMIX_IOF_INHERIT = "pmix.iof.inhrt": Bool, at ServerSpawn ServerAdopt;
     /// Begins each stream at this offset: the number of bytes that its source had written before.
     ///
@@ -331,7 +331,7 @@ attributes! {
     /// or 0 if none failed. An exit code that was passed to iof_server_end_job replaces it. Absent
     /// if unknown or if the job has not ended.
     PMIX_EXIT_CODE = "pmix.exit.code": Number, at Answer Event;
-    /// Whether the job succeeded.
+    /// The status that tells whether the job succeeded.
     ///
     /// The event IOF_EVENT_JOB_END (status): IOF_SUCCESS if the exit code is 0,
     /// IOF_ERR_JOB_ABORTED_BY_SIG if it is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.

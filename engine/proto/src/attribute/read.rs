@@ -68,6 +68,14 @@ impl From<AttributeError> for Failure {
     }
 }
 
+/// Returns the refusal of the first info that none of `places` honours, also if it is not required.
+pub fn unknown(infos: &[Info], places: &[Place]) -> Option<Failure> {
+    let is_honoured = |attribute: &Attribute| attribute.places.iter().any(|place| places.contains(place));
+    let info = infos.iter().find(|info| !find(&info.key).is_some_and(is_honoured))?;
+    let name = find(&info.key).map_or(info.key.as_str(), |attribute| attribute.name);
+    Some(Failure::new(Status::ERR_NOT_SUPPORTED, format!("{name} is not supported here: leave it out")))
+}
+
 /// An info whose key is honoured at a place, and whose value the table accepts.
 #[derive(Debug, Clone, Copy)]
 pub struct Given<'a> {

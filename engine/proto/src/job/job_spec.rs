@@ -15,7 +15,7 @@ use crate::job::process::{ProcessGroup, Pty, Stdin};
 use crate::names::{Nspace, Proc, Rank};
 
 /// The version of [`JobSpec`], to which each change of it or of a type in it adds 1.
-pub const JOB_VERSION: u32 = 2 + DIRECTIVES_VERSION;
+pub const JOB_VERSION: u32 = 4 + DIRECTIVES_VERSION;
 
 /// Default of [`JobSpec::kill_wait`]: 2 seconds.
 pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
@@ -75,6 +75,15 @@ pub enum Binding {
     /// One core for each rank, in ascending order, of those on which the thread that starts the job
     /// may run. A job has at most as many ranks here.
     Core,
+}
+
+/// The place where the ranks of a job meet by PyTorch: that of its rank 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TorchMaster {
+    /// The name or address of the node (`MASTER_ADDR`).
+    pub host: String,
+    /// The port on which the rank listens (`MASTER_PORT`).
+    pub port: u16,
 }
 
 /// The protocol by which the ranks of a job start MPI.
@@ -226,6 +235,10 @@ pub struct JobSpec {
     pub pmix_tools: Option<PathBuf>,
     /// The processors on which the ranks run.
     pub binding: Binding,
+    /// The place where the ranks meet by PyTorch. They then have the variables of torchrun by which
+    /// `torch.distributed.init_process_group` finds it, their numbers and those on their node. Variables of
+    /// the programs override them.
+    pub torch_master: Option<TorchMaster>,
     /// `true` if variables by which another launcher serves MPI to this process are hidden from the
     /// ranks. A job with an MPI protocol hides them always.
     pub hide_launcher: bool,
@@ -266,6 +279,7 @@ impl JobSpec {
             pmi_values: BTreeMap::new(),
             pmix_tools: None,
             binding: Binding::None,
+            torch_master: None,
             hide_launcher: false,
             local: None,
             mpi_nodes: None,

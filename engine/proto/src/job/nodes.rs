@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::Rank;
+use crate::names::{Nspace, Rank};
 
 /// A node of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,18 @@ pub struct MpiNodes {
     pub name: String,
     /// The nodes.
     pub nodes: Vec<Node>,
+    /// The jobs that its ranks may connect to from the start.
+    pub relatives: Vec<Relative>,
+}
+
+/// A job whose ranks may connect to those of another one, as a rank of one has spawned the other
+/// (`PMIx_Spawn`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relative {
+    /// The name of the job.
+    pub nspace: Nspace,
+    /// Its nodes.
+    pub nodes: MpiNodes,
 }
 
 impl MpiNodes {
@@ -31,8 +43,8 @@ impl MpiNodes {
     }
 
     /// Returns the node of each rank in the form `PMI_process_mapping`: blocks of the number of the first
-    /// node, the number of nodes, and the number of ranks on each of them. Readers begin anew after the last
-    /// block, until all ranks have a node.
+    /// node, the number of nodes, and the number of ranks on each of them. MPICH begins anew after the last
+    /// block while ranks have no node, but Intel MPI crashes, so each rank is in a block.
     pub fn mapping(&self) -> String {
         let numbered = (0u32..).zip(&self.nodes);
         let nodes: BTreeMap<Rank, u32> =
@@ -53,9 +65,6 @@ impl MpiNodes {
                 _ => blocks.push((node, 1, ranks)),
             }
         }
-        let repeats = |length: &usize| blocks.chunks(*length).all(|part| blocks.starts_with(part));
-        let length = (1..blocks.len()).find(|length| blocks.len().is_multiple_of(*length) && repeats(length));
-        blocks.truncate(length.unwrap_or(blocks.len()));
         let blocks = blocks.iter().map(|(first, count, each)| format!(",({first},{count},{each})"));
         format!("(vector{})", blocks.collect::<String>())
     }
@@ -66,18 +75,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mapping_of_ranks_to_nodes_is_a_list_of_blocks_that_repeats() {
+    fn the_mapping_of_ranks_to_nodes_is_a_list_of_blocks_with_all_ranks() {
         for (nodes, mapping) in [
             (vec![vec![0, 1, 2]], "(vector,(0,1,3))"),
             (vec![vec![0, 1], vec![2, 3]], "(vector,(0,2,2))"),
             (vec![vec![0, 1], vec![2]], "(vector,(0,1,2),(1,1,1))"),
-            (vec![vec![0, 2, 4], vec![1, 3, 5]], "(vector,(0,2,1))"),
+            (vec![vec![0, 2, 4], vec![1, 3, 5]], "(vector,(0,2,1),(0,2,1),(0,2,1))"),
             (vec![vec![0, 2], vec![1], vec![3]], "(vector,(0,2,1),(0,1,1),(2,1,1))"),
             (vec![vec![2, 3], vec![0, 1]], "(vector,(1,1,2),(0,1,2))"),
         ] {
             let node =
                 |ranks: Vec<u32>| Node { host: String::new(), ranks: ranks.into_iter().map(Rank).collect() };
-            let nodes = MpiNodes { name: String::new(), nodes: nodes.into_iter().map(node).collect() };
+            let nodes = MpiNodes {
+                name: String::new(),
+                nodes: nodes.into_iter().map(node).collect(),
+                relatives: Vec::new(),
+            };
             assert_eq!(nodes.mapping(), mapping);
         }
     }

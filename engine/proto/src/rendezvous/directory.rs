@@ -1,8 +1,8 @@
 //! The rendezvous directory: its location and the checks that make it trustworthy.
 //!
-//! Where `/proc` is mounted, an open directory is used only through its file descriptor. The
-//! directory in use is therefore the one that was checked, even if its name changes. Its path may
-//! have any length, although the address of a Unix socket is limited to 108 bytes (unix(7)).
+//! If `/proc` is mounted, an open directory is used only through its file descriptor. The directory
+//! in use is therefore the one that was checked, even if its name changes. Its path may have any
+//! length, although the address of a Unix socket is limited to 108 bytes (unix(7)).
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
@@ -98,7 +98,7 @@ fn base_directory(level: Level, variable: impl Fn(&str) -> Option<OsString>) -> 
 pub(super) struct DirectoryPath {
     pub(super) path: PathBuf,
     pub(super) level: Level,
-    /// Whether the user chose the directory. Such a directory is not checked.
+    /// Set if the user chose the directory. Such a directory is not checked.
     is_chosen: bool,
 }
 
@@ -178,6 +178,17 @@ impl DirectoryPath {
     fn io(&self, source: io::Error) -> DirectoryError {
         DirectoryError::Io { path: self.path.clone(), source }
     }
+}
+
+/// Returns the path of the directory of session-level engines, the chosen one or the default one (see the
+/// [module](super)). Creates it if it does not exist.
+///
+/// # Errors
+/// It cannot be created or opened, or is the default one and not private to this user.
+pub fn session_directory(chosen: Option<&Path>) -> Result<PathBuf, DirectoryError> {
+    let directory = DirectoryPath::new(Level::Session, chosen);
+    directory.create()?;
+    Ok(directory.open()?.path)
 }
 
 /// An open directory.

@@ -28,7 +28,7 @@ pub struct Listed {
     pub uid: u32,
     /// When the socket was created, if known.
     pub since: Option<SystemTime>,
-    /// Whether a process listens on the socket. Otherwise the engine was killed.
+    /// Set if a process listens on the socket. Otherwise the engine was killed.
     pub is_live: bool,
 }
 

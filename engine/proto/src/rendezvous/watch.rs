@@ -8,6 +8,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::Level;
 use super::directory::DirectoryPath;
+use super::names::FileNames;
+use crate::names::Nspace;
 
 /// A watch on session-level directories, in which files of engines and jobs come and go (inotify(7)).
 ///
@@ -37,17 +39,22 @@ impl DirectoryWatch {
         Ok(DirectoryWatch(inotify))
     }
 
-    /// Blocks until an entry has come or gone since the last call, or since the watch began.
+    /// Blocks until an entry has come or gone since the last call, or since the watch began. Returns the
+    /// jobs that have come, with the pids of their engines. They may have gone since.
     ///
     /// # Errors
     /// Fails if a directory is gone.
-    pub fn wait(&self) -> io::Result<()> {
+    pub fn wait(&self) -> io::Result<Vec<(u32, Nspace)>> {
+        let names = FileNames::of_this_host()?;
         loop {
             match self.0.read_events() {
                 Ok(events) if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED)) => {
                     return Err(io::ErrorKind::NotFound.into());
                 }
-                Ok(_) => return Ok(()),
+                Ok(events) => {
+                    let come = events.iter().filter(|event| !event.mask.contains(AddWatchFlags::IN_DELETE));
+                    return Ok(come.filter_map(|event| names.job_link_parts(event.name.as_ref()?)).collect());
+                }
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -69,9 +76,13 @@ mod tests {
         fs::create_dir(&directory).unwrap();
         let watch = DirectoryWatch::new([Some(base.path()), Some(&directory)]).unwrap();
         fs::write(&file, "").unwrap();
-        watch.wait().unwrap();
-        fs::remove_file(&file).unwrap();
-        watch.wait().unwrap();
+        assert_eq!(watch.wait().unwrap(), []);
+        let job = (17, Nspace::new("job").unwrap());
+        let link = directory.join(FileNames::of_this_host().unwrap().job_link(job.0, &job.1));
+        fs::write(&link, "").unwrap();
+        assert_eq!(watch.wait().unwrap(), [job]);
+        [&file, &link].into_iter().for_each(|path| fs::remove_file(path).unwrap());
+        assert_eq!(watch.wait().unwrap(), []);
         fs::remove_dir(&directory).unwrap();
         assert_eq!(watch.wait().unwrap_err().kind(), io::ErrorKind::NotFound);
     }

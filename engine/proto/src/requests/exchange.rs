@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::job_spec::Mpi;
 use crate::job::spawn::Spawn;
-use crate::names::{Proc, Rank};
+use crate::names::{Nspace, Proc, Rank};
 
 /// The key of the number of a group.
 pub const PMIX_GROUP_CONTEXT_ID: &str = "pmix.grp.ctxid";
@@ -85,8 +85,8 @@ pub enum Exchange {
     Group {
         /// Its name.
         name: String,
-        /// All members in ascending order, if they are ranks of one job; none for all of the job.
-        ranks: Vec<Rank>,
+        /// All members.
+        members: Vec<JobRanks>,
         /// `true` to construct the group, `false` to destruct it.
         constructs: bool,
         /// `true` if it gets a number that no other group of the engine has.
@@ -99,17 +99,26 @@ pub enum Exchange {
         mpi: Mpi,
         /// The purpose.
         purpose: FencePurpose,
-        /// All ranks that take part, in ascending order; none for the whole job.
-        ranks: Vec<Rank>,
+        /// All ranks that take part; none for the whole job of the requester.
+        members: Vec<JobRanks>,
         /// The values of this node. They precede the request between nodes.
         data: Vec<u8>,
     },
     /// Return what a rank of another node has put (direct modex), once it has. Answered by [`ToTool::Fenced`](crate::ToTool::Fenced).
-    Modex(Rank),
+    Modex(Proc),
     /// End the job for this reason: values of a fence are not valid. Not answered.
     Fail(String),
     /// Start a job on the nodes. Answered by [`ToTool::Spawned`](crate::ToTool::Spawned).
     Spawn(Box<Spawn>),
+}
+
+/// The ranks of a job that take part in something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRanks {
+    /// The job.
+    pub nspace: Nspace,
+    /// The ranks in ascending order; none for the whole job.
+    pub ranks: Vec<Rank>,
 }
 
 /// The purpose of a fence. Ranks may be in one of each at a time.

@@ -70,7 +70,7 @@ pub struct LogEntry {
     pub channel: String,
     /// The message.
     pub value: LogValue,
-    /// Whether the request fails if the message cannot be logged to this channel.
+    /// Set if a message that cannot be logged to this channel makes the request fail.
     pub required: bool,
 }
 

@@ -12,7 +12,8 @@ pub enum Position {
     /// The oldest byte that is cached. Older ones are reported as the first gap.
     #[default]
     Oldest,
-    /// The first byte that the engine reads after the registration.
+    /// The first byte that the engine reads after the registration; for a rank on another node, the first one
+    /// that its node reads after it has the request.
     Newest,
     /// The byte at this offset. If it was dropped, the first gap contains exactly the dropped bytes from there
     /// on. If it is not there yet, it is waited for.

@@ -125,7 +125,7 @@ pub struct SlowTargets {
 pub struct SlowTarget {
     /// The process.
     pub target: Proc,
-    /// Whether the target does not read its stdin. Otherwise an earlier push to it is still in
+    /// Set if the target does not read its stdin. Otherwise an earlier push to it is still in
     /// progress.
     pub stalled: bool,
 }

@@ -1,6 +1,7 @@
 //! Queries (`PMIx_Query_info`, RFC0001, RFC0010) and their answers.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +133,30 @@ pub struct ProcInfo {
     /// The exit code, 128 + *n* if signal *n* ended the process; `None` until it has ended or if
     /// unknown.
     pub exit_code: Option<i32>,
+    /// When the process was started or adopted, by the clock of the engine's node; `None` if unknown.
+    pub began: Option<SystemTime>,
+    /// Resources that the process has used; `None` until it has ended or if unknown.
+    pub used: Option<UsedResources>,
+}
+
+impl ProcInfo {
+    /// Returns the line of a process whose name and state are all that is known.
+    pub fn new(proc: Proc, state: ProcState) -> ProcInfo {
+        let (host, executable) = (String::new(), String::new());
+        ProcInfo { proc, pid: 0, host, executable, state, exit_code: None, began: None, used: None }
+    }
+}
+
+/// The resources that a process and the children for which it has waited have used, see getrusage(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedResources {
+    /// When the exit was noticed, by the clock of the process's node. Not before 1970.
+    pub ended: SystemTime,
+    /// User and system CPU time.
+    pub cpu: Duration,
+    /// The largest resident memory of one of these processes, in bytes. It is at least what the process that
+    /// started it had resident then, because the kernel counts a process before its program, too.
+    pub peak_memory: u64,
 }
 
 /// The state of a process.
@@ -194,7 +219,7 @@ pub struct StreamStats {
     pub source: Proc,
     /// The channel.
     pub channel: Channel,
-    /// Whether the stream holds logged messages instead of the process's own output.
+    /// Set if the stream holds logged messages instead of the process's own output.
     pub logged: bool,
     /// Bytes read from the source so far.
     pub produced: u64,
@@ -205,13 +230,31 @@ pub struct StreamStats {
     pub dropped: u64,
     /// The number of generations before the newest one.
     pub generation: u64,
-    /// Whether the stream has ended: no more bytes will be counted.
+    /// Set if the stream has ended: no more bytes will be counted.
     pub complete: bool,
     /// The number of bytes that are missing at the end of a broken stream, at least; `None` if the
     /// stream is not broken.
     pub missing: Option<u64>,
     /// The readers of the stream.
     pub readers: Vec<ReaderStats>,
+}
+
+impl StreamStats {
+    /// Returns the counters of a stream from which nothing was read yet.
+    pub fn new(source: Proc, channel: Channel, logged: bool) -> StreamStats {
+        StreamStats {
+            source,
+            channel,
+            logged,
+            produced: 0,
+            cached: 0,
+            dropped: 0,
+            generation: 0,
+            complete: false,
+            missing: None,
+            readers: Vec::new(),
+        }
+    }
 }
 
 /// One reader of a stream.

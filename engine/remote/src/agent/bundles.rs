@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
-use iof_nodes::{Bundle, Frame, Start, StreamKey};
+use iof_nodes::{Bundle, Frame, NodeStart, StreamKey};
 use iof_output::{
     Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER,
     LineHolder, Rest,
@@ -49,7 +49,7 @@ pub struct Bundles {
 
 impl Bundles {
     /// Attaches the readers. The ranks wait for them.
-    pub fn attach(engine: &Engine, start: &Start) -> Result<Bundles, StartRefusal> {
+    pub fn attach(engine: &Engine, start: &NodeStart) -> Result<Bundles, StartRefusal> {
         let attach = |channels| {
             let mut tool = engine.attach(NAME, Grant::Block).map_err(StartRefusal::running)?;
             tool.pull(&Pull::new(vec![Proc::all(start.spec.nspace.clone())], channels))
@@ -193,7 +193,7 @@ fn rules<'a>(
     HoldRules { hold, timeout, clock, audience: Audience::Person, origin }
 }
 
-/// What is done with a stream when the batch is written.
+/// The steps for a stream when the batch is written.
 struct Outcome {
     id: FeedId,
     /// The number of its bytes that are consumed.

@@ -14,13 +14,16 @@ use iof_nodes::Frame;
 use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, sendmsg};
+use nix::sys::socket::{MsgFlags, Shutdown, sendmsg, shutdown};
 
 use crate::carriers::NodeConnection;
 use crate::tcp::is_cut;
 
 /// The number of bytes that a pipe takes at once if it takes any (`PIPE_BUF` in pipe(7)).
 const PIPE_ROOM: usize = 4096;
+
+/// The interval at which a carrier that is not ready is checked for a network that is gone, in milliseconds.
+const CHECK_INTERVAL: u16 = 15_000;
 
 /// The files of a carrier.
 pub struct CarrierFiles {
@@ -33,13 +36,13 @@ pub struct WaitEnd {
     _writer: PipeWriter,
 }
 
-/// What arrives over a carrier.
+/// The input of a carrier.
 pub struct CarrierInput {
     file: File,
     end: Arc<PipeReader>,
 }
 
-/// What is sent over a carrier.
+/// The output to a carrier.
 #[derive(Debug)]
 pub struct CarrierOutput {
     file: File,
@@ -84,22 +87,26 @@ impl CarrierFiles {
     }
 }
 
-/// Blocks until a file is ready.
+/// Blocks until a file is ready. Ends a TCP connection whose network is gone: it is ready then, and its writers
+/// go on, too.
 ///
 /// # Errors
 /// Another carrier has followed.
 fn wait_for(file: &File, event: PollFlags, end: &PipeReader) -> io::Result<()> {
     loop {
         let mut files = [PollFd::new(file.as_fd(), event), PollFd::new(end.as_fd(), PollFlags::empty())];
-        match poll(&mut files, PollTimeout::NONE) {
-            Err(Errno::EINTR) => continue,
-            polled => polled?,
-        };
-        let [_, end] = files;
-        return match end.any() {
-            Some(false) => Ok(()),
-            _ => Err(ErrorKind::ConnectionAborted.into()),
-        };
+        match poll(&mut files, PollTimeout::from(CHECK_INTERVAL)) {
+            Ok(0) if is_cut(file) => drop(shutdown(file.as_raw_fd(), Shutdown::Both)),
+            Ok(0) | Err(Errno::EINTR) => {}
+            polled => {
+                polled?;
+                let [_, end] = files;
+                return match end.any() {
+                    Some(false) => Ok(()),
+                    _ => Err(ErrorKind::ConnectionAborted.into()),
+                };
+            }
+        }
     }
 }
 
@@ -122,11 +129,6 @@ impl CarrierOutput {
     /// Returns whether no other carrier follows.
     pub fn is_only(&self) -> bool {
         self.kind == OutputKind::Only
-    }
-
-    /// Returns whether it is a TCP connection whose network is gone.
-    pub fn is_cut(&self) -> bool {
-        is_cut(&self.file)
     }
 
     /// Blocks until the carrier takes bytes, or has ended, or another one has followed.

@@ -26,7 +26,7 @@ use crate::thread::start_thread;
 /// The time between two messages with totals.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the exit of a failed rank waits until its output is sent.
+/// The time for which the exit of a failed rank waits until its output is sent.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
 /// Starts the threads that send output, exits, totals and messages of the host.
@@ -112,12 +112,12 @@ fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
     if !rank.exit.success() {
         job.flush_rank(rank.rank, Some(FLUSH_LIMIT));
     }
-    let RankExit { rank, exit, requested, .. } = rank;
+    let RankExit { rank, exit, requested, used, .. } = rank;
     let status = match exit {
         Exit::Status(status) => Some(status.into_raw()),
         _ => None,
     };
-    uplink.send(&ToFrontEnd::Exited { rank, status, requested });
+    uplink.send(&ToFrontEnd::Exited { rank, status, requested, used });
 }
 
 fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, RequestError> {

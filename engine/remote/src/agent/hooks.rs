@@ -1,9 +1,9 @@
-//! What an embedder adds to an agent.
+//! The hooks that an embedder adds to an agent.
 
 use std::fmt;
 
 use iof_engine::{Config, Engine, StartError};
-use iof_nodes::Start;
+use iof_nodes::NodeStart;
 use iof_output::PrintReport;
 
 /// The reason why ranks can't be started, for the front end.
@@ -33,7 +33,7 @@ impl fmt::Display for StartRefusal {
     }
 }
 
-/// What an embedder adds to an agent. All methods have defaults.
+/// The hooks that an embedder adds to an agent. All methods have defaults.
 pub trait AgentHooks: Send + Sync {
     /// Returns the configuration of the node's engine. The front end determines its caches, backend
     /// and rendezvous.
@@ -62,7 +62,7 @@ pub trait AgentHooks: Send + Sync {
     fn open_files(
         &self,
         engine: &Engine,
-        start: &Start,
+        start: &NodeStart,
         spare: u64,
     ) -> Result<Box<dyn FileWriter>, StartRefusal> {
         let _ = (engine, start, spare);
@@ -79,10 +79,10 @@ pub trait AgentHooks: Send + Sync {
 /// An agent to which nothing is added.
 impl AgentHooks for () {}
 
-/// How the files of a node have ended.
+/// The way in which the files of a node have ended.
 #[derive(Clone, Debug)]
 pub struct FilesEnd {
-    /// What was written, or the reason why files can't be written.
+    /// The report of the bytes that were written, or the reason why files can't be written.
     pub result: Result<PrintReport, String>,
     /// Files accept nothing although the ranks have ended, so the agent ends.
     pub are_blocked: bool,

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Mutex;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use iof_engine::{Host, HostReply, ReplyCallback};
+use iof_engine::{Host, HostReply, ReplyCallback, SpawnReply, SpawnRequest};
 use iof_nodes::limits::{MAX_EXCHANGE, MAX_PIECE};
 use iof_nodes::{ControlError, ExchangeAnswer, ToFrontEnd};
 use iof_proto::log::key;
@@ -87,6 +87,13 @@ impl Host for AgentHost {
         lock(&self.calls).replies.insert(call, reply);
         // The engine limits messages.
         let _ = send_values(&self.messages, &[], &ToFrontEnd::Log { call, log: log.clone() });
+    }
+
+    /// The output of a job on other nodes would not reach the tool, which reads it at this engine.
+    fn spawn(&self, _: SpawnRequest, reply: SpawnReply) {
+        let reason = "the engine of one node starts no jobs for tools: start them at the engine of the launcher, as \
+                      by iof run --in on its node, or by PMIx_Spawn or MPI_Comm_spawn in a rank";
+        reply.deny(Status::ERR_NOT_SUPPORTED, reason);
     }
 
     fn exchange(&self, from: &Proc, mut exchange: Exchange, reply: ReplyCallback) {

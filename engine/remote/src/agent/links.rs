@@ -30,7 +30,7 @@ use crate::carriers::NodeConnection;
 use crate::tcp::random;
 use crate::thread::{NoThread, start_thread};
 
-/// How long a link may take to show its session.
+/// The time that a link may take to show its session.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 
 /// The wait before another attempt to connect, at least. Up to as much comes on top at random.
@@ -40,7 +40,7 @@ const REDIAL_RETRY: Duration = Duration::from_millis(500);
 pub struct Links {
     /// The edge, which may outlive each of them.
     pub uplink: Arc<Uplink>,
-    /// How long the ranks run on without a carrier.
+    /// The time for which the ranks run on without a carrier.
     limit: Duration,
     /// The address to which the agent connects itself, with its token, in place of links that reach it.
     invitation: Option<Invitation>,
@@ -234,7 +234,7 @@ fn attach(
 
 /// Connects again each time when the edge has no carrier, until it ends.
 fn redial(uplink: &Arc<Uplink>, session: u64, invitation: &Invitation) {
-    while uplink.wait_for_cut() {
+    while uplink.wait_for_carrier_end() {
         if replace(uplink, session, invitation).is_err() {
             pause(REDIAL_RETRY);
         }

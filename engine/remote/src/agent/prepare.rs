@@ -1,10 +1,11 @@
-//! What a front end asks an agent to start: the engine, the job, and the readers of its output.
+//! The parts that a front end asks an agent to start: the engine, the job, and the readers of its
+//! output.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use iof_engine::{BackendKind, Engine, JobSpec, Rendezvous, StartError, Stdin};
-use iof_nodes::Start;
+use iof_nodes::NodeStart;
 use iof_proto::Rank;
 use nix::unistd::gethostname;
 
@@ -20,7 +21,7 @@ pub(super) struct OutputReaders {
 
 /// Starts the engine and attaches the readers of the ranks' output. No rank runs yet.
 pub(super) fn prepare(
-    start: &mut Start,
+    start: &mut NodeStart,
     host: &Arc<AgentHost>,
     hooks: &dyn AgentHooks,
 ) -> Result<(Engine, OutputReaders), StartRefusal> {

@@ -21,7 +21,7 @@ const MAX_STDIN_THREADS: usize = 64;
 /// The ranks that did not take all of a piece, or why none did.
 type StdinAnswer = Result<Vec<UntakenStdin>, Failure>;
 
-/// What gives a piece of stdin to ranks, and returns when they have it.
+/// A function that gives a piece of stdin to ranks, and returns when they have it.
 type Taker = Box<dyn FnMut(&[u8]) -> StdinAnswer + Send>;
 
 /// A piece of stdin.

@@ -11,10 +11,7 @@ use iof_nodes::{AgentEnd, AgentEvent, Bundle, EdgeError, Frame, FrameDecoder, Li
 use super::carrier_files::{CarrierOutput, WaitEnd, write_frames};
 use crate::carrier::lock;
 
-/// The interval at which an agent that connects itself looks whether its connection is cut.
-const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-
-/// What the agent waits for.
+/// The events for which the agent waits.
 #[derive(Debug)]
 pub enum AgentInput {
     Message(ToAgent),
@@ -331,24 +328,13 @@ impl Uplink {
         self.state().link.outlive_carriers(limit);
     }
 
-    /// Blocks until the edge has no carrier, or the network of its TCP connection is gone, and returns `true`;
-    /// `false` when the edge has ended.
-    pub fn wait_for_cut(&self) -> bool {
+    /// Blocks until the edge has no carrier, and returns `true`; `false` when the edge has ended.
+    pub fn wait_for_carrier_end(&self) -> bool {
         let mut state = self.state();
-        while !state.link.is_closed() {
-            let output = state.carrier.output.clone();
-            if state.link.is_attached() && output.is_some_and(|output| output.is_cut()) {
-                state.detach();
-                // Its thread that receives would wait on.
-                state.carrier.end = None;
-                self.changed.notify_all();
-            }
-            if !state.link.is_attached() {
-                return true;
-            }
-            state = self.wait(state, Some(Instant::now() + CHECK_INTERVAL));
+        while state.link.is_attached() && !state.link.is_closed() {
+            state = self.wait(state, None);
         }
-        false
+        !state.link.is_closed()
     }
 
     /// Blocks until the edge has been without a carrier for too long, and then ends it.

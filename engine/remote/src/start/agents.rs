@@ -152,7 +152,8 @@ impl<'a> AgentStarts<'a> {
             if is_interrupted(&progress) {
                 return Err(RemoteStartError::Interrupted);
             }
-            if let Some(limit) = self.launch.start_timeout.filter(|limit| elapsed >= *limit) {
+            let limits = self.launch.start_timeout.into_iter().chain(self.launch.spec.timeout);
+            if let Some(limit) = limits.min().filter(|limit| elapsed >= *limit) {
                 return Err(RemoteStartError::Timeout { hosts: progress.awaited(), limit });
             }
             match queue.recv_timeout(ASK_INTERVAL) {
@@ -261,6 +262,7 @@ impl<'a> AgentStarts<'a> {
             ends: Arc::new(ends),
             output: self.remote.output.clone(),
             events: self.events.clone(),
+            relatives: launch.relatives.clone(),
         };
         let mut driven = Driven::new(receiver, up, limit, launch.node_timeout);
         driven.errors = errors;

@@ -2,6 +2,7 @@
 //! received over it and what is in flight on it.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -148,6 +149,8 @@ impl Connection {
                 Err(error) if is_transient(&error) => return Ok(Flushed::Retry),
                 Err(error) if is_closed(&error) => {
                     peer.stop_sending();
+                    // A tool that still reads learns that nothing follows.
+                    let _ = self.socket().shutdown(Shutdown::Write);
                     memory.remove_unsent(id, peer.take_discarded());
                     break;
                 }

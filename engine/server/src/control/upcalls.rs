@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use iof_core::{Call, DueUpcall, Input, Sources, Upcall};
+use iof_core::{Call, DueUpcall, Input, ProcChannels, Upcall};
 use iof_proto::{Failure, Status};
 
 use crate::control::starter::Starter;
@@ -20,7 +20,7 @@ pub(crate) fn make_upcall(
         Upcall::Approve { peer, credentials } => {
             host.approve(&credentials, ApprovalReply::new(peer, Arc::clone(reports)));
         }
-        Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
+        Upcall::Pull { call, sources: ProcChannels { procs, channels }, directives } => {
             host.iof_pull(
                 &procs,
                 channels,
@@ -28,7 +28,7 @@ pub(crate) fn make_upcall(
                 HostReply::new(Call::Pull(call), Arc::clone(reports)),
             );
         }
-        Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
+        Upcall::Stop(ProcChannels { procs, channels }) => host.iof_stop(&procs, channels),
         Upcall::Stdin { push, stdin, .. } => {
             host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
         }

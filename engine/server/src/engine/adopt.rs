@@ -33,8 +33,7 @@ pub struct AdoptSpec {
     pub grace: Option<Duration>,
     /// The directives for this job, see [`JobSpec::directives`](crate::JobSpec::directives).
     pub directives: Directives,
-    /// Whether the job also has remote ranks, see
-    /// [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
+    /// Set if the job also has remote ranks, see [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
     pub elsewhere: bool,
 }
 
@@ -360,5 +359,5 @@ fn running_rank(rank: AdoptedRank) -> Result<(Launching, RunningRank), AdoptErro
     let closed = StdinAccess::None(StdinUnavailable::NotOpen);
     let access = if stdin.is_some() { StdinAccess::All } else { closed };
     let running_rank = RunningRank { rank, child, stdin, access, pipes, pty: None };
-    Ok((Launching { executable, pid, stdin: access }, running_rank))
+    Ok((Launching { executable, pid, began: None, stdin: access }, running_rank))
 }

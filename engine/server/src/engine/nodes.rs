@@ -10,11 +10,11 @@ use iof_core::{
     DeliverError, DeliveredBytes, Edges, Input, MAX_RANKS, MessageOrigin, NewJob, NodeId, NodeReport,
     ReplyCallback,
 };
-use iof_proto::{Exchange, FromTool, JobSpec, Node, Rank, Status};
+use iof_proto::{Exchange, FromTool, JobSpec, Node, Nspace, Rank, Relative, Status};
 
 use crate::engine::Engine;
 use crate::engine::launch::new_job;
-use crate::error::LaunchError;
+use crate::error::{LaunchError, PmixError};
 use crate::job::Job;
 
 impl Engine {
@@ -55,6 +55,20 @@ impl Engine {
     /// [`NodeRequest::Modex`](crate::NodeRequest). Does not block; neither must `done`.
     pub fn modex(&self, job: &Job, rank: Rank, done: impl FnOnce(Result<Vec<u8>, Status>) + Send + 'static) {
         self.starter.pmix.modex(job.id(), rank, done);
+    }
+
+    /// Makes a job of other nodes known to ranks of a part of a job, which may connect to its ranks by PMIx. Blocks for a
+    /// few seconds at most.
+    ///
+    /// # Errors
+    /// The PMIx server refuses it, or does not answer in time.
+    pub fn add_relative(&self, relative: &Relative) -> Result<(), LaunchError> {
+        Ok(self.starter.pmix.add_relative(relative).map_err(PmixError::from)?)
+    }
+
+    /// Makes them forget a job of other nodes, which has ended.
+    pub fn remove_relative(&self, nspace: Nspace) {
+        self.starter.pmix.remove_relative(nspace);
     }
 
     /// Withdraws the ranks of a job on other nodes that were not all started. The embedder ends those

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use iof_capture::{Child, Command, FirstWrites, NewProcess, NewSource, PipeId, PtyMaster, Stopped};
-use iof_core::{JobId, JobStatus, NewJob, RegisteredRank, SignalReach, StdinAccess};
+use iof_core::{JobId, NewJob, RegisteredRank, SignalReach, StdinAccess};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
@@ -13,7 +13,7 @@ use nix::unistd::isatty;
 use crate::control::starter::Starter;
 use crate::job::Job;
 use crate::tables::files::is_memory_limited;
-use crate::tables::handles::RankHandles;
+use crate::tables::handles::{JobEnd, RankHandles};
 
 /// A running rank that is about to be registered.
 pub(crate) struct RunningRank {
@@ -34,8 +34,8 @@ impl Starter {
     pub(crate) fn begin(&self, new: NewJob<'_>) -> Option<Job> {
         let mut tables = self.tables.lock();
         let id = tables.begin_job(new)?;
-        let final_status = tables.handles().final_status(&id);
-        Some(self.handle(id, final_status))
+        let end = tables.handles().end_of_job(&id);
+        Some(self.handle(id, end))
     }
 
     /// Returns a handle of the present job of this name. It may be one whose ranks are all remote,
@@ -43,12 +43,12 @@ impl Starter {
     pub(crate) fn job(&self, nspace: &Nspace) -> Option<Job> {
         let mut tables = self.tables.lock();
         let id = JobId { nspace: nspace.clone(), run: tables.job_named(nspace)?.run() };
-        let final_status = tables.handles().final_status(&id);
-        Some(self.handle(id, final_status))
+        let end = tables.handles().end_of_job(&id);
+        Some(self.handle(id, end))
     }
 
-    fn handle(&self, id: JobId, final_status: Arc<OnceLock<JobStatus>>) -> Job {
-        Job { tables: Arc::clone(&self.tables), capture: Arc::downgrade(&self.capture), id, final_status }
+    fn handle(&self, id: JobId, end: Arc<OnceLock<JobEnd>>) -> Job {
+        Job { tables: Arc::clone(&self.tables), capture: Arc::downgrade(&self.capture), id, end }
     }
 
     /// Creates the streams of a rank in a job with `ranks` ranks, in the order of [`Channel::OUTPUTS`].
@@ -115,8 +115,8 @@ impl Starter {
         };
         let source = Proc::new(nspace.clone(), rank);
         let mut tables = self.tables.lock();
-        if let Some(child) = &child {
-            tables.note_pid(nspace, rank, child.pid());
+        if let Some(signaller) = &signaller {
+            tables.note_pid(nspace, rank, signaller.pid(), signaller.began());
         }
         let registered = tables.register_rank(nspace, rank, signals, access)?;
         let RegisteredRank { streams: ids, process, target } = registered;

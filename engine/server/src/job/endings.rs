@@ -1,12 +1,12 @@
 //! The ends of a job's ranks, one after the other.
 
-use iof_core::Ending;
+use iof_core::{Core, Ending, JobState};
 
 use crate::job::Job;
 
 /// The ends of a job's ranks, local or on other nodes of the job, in the order in which the engine detected them, and the decision
 /// to end the job early. The iterator blocks until the next one. It ends when all these ranks have
-/// exited and their streams are complete, when the job is removed, or when the engine ends. Created
+/// exited and their streams are complete, or when the engine ends. Created
 /// by [`Job::endings`].
 #[derive(Clone, Debug)]
 pub struct Endings {
@@ -38,9 +38,17 @@ impl Job {
 impl Endings {
     /// Returns the next item if it has happened. Does not block.
     pub fn try_next(&mut self) -> Option<Ending> {
-        let ending = self.job.tables.lock().job(&self.job.id)?.ending(self.returned)?;
-        self.returned = self.returned.saturating_add(1);
-        Some(ending)
+        let ending = self.ending(&self.job.tables.lock());
+        self.returned = self.returned.saturating_add(usize::from(ending.is_some()));
+        ending
+    }
+
+    /// Returns the next item if it has happened, also if the job was removed meanwhile.
+    fn ending(&self, core: &Core) -> Option<Ending> {
+        match core.job(&self.job.id) {
+            Some(job) => job.ending(self.returned),
+            None => self.job.end.get()?.1.get(self.returned).cloned(),
+        }
     }
 }
 
@@ -49,14 +57,12 @@ impl Iterator for Endings {
 
     /// Blocks until the next item. Must not be called in an [upcall](crate::Host).
     fn next(&mut self) -> Option<Ending> {
-        let Endings { job, returned } = self;
-        job.tables.wait_for(|core| {
-            let Some(job) = core.job(&job.id) else { return Some(None) };
-            if let Some(ending) = job.ending(*returned) {
-                *returned = returned.saturating_add(1);
-                return Some(Some(ending));
-            }
-            (job.is_drained() || core.is_stopping()).then_some(None)
-        })
+        let ending = self.job.tables.wait_for(|core| {
+            let ending = self.ending(core);
+            let is_over = core.job(&self.job.id).is_none_or(JobState::is_drained) || core.is_stopping();
+            (ending.is_some() || is_over).then_some(ending)
+        });
+        self.returned = self.returned.saturating_add(usize::from(ending.is_some()));
+        ending
     }
 }

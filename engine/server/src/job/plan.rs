@@ -1,5 +1,6 @@
 //! Which ranks of a job are started, and how the process of each is to be started.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +8,7 @@ use std::os::fd::AsFd;
 use iof_capture::{ProcessGroup, ProcessSpec, SpawnError, Stdin, is_hung_up};
 use iof_core::{Launching, StdinAccess};
 use iof_proto::rendezvous::SERVER_VARIABLE;
-use iof_proto::{App, JobSpec, Rank, StdinUnavailable};
+use iof_proto::{App, JobSpec, Rank, StdinUnavailable, TorchMaster};
 use iof_shm_ring::Interaction;
 use nix::libc;
 use nix::sys::stat::fstat;
@@ -26,7 +27,7 @@ impl PlannedRank<'_> {
     /// Returns what is known of the rank while it is being started.
     pub(crate) fn launching(&self, spec: &JobSpec) -> Launching {
         let executable = self.app.program.to_string_lossy().into_owned();
-        Launching { executable, pid: 0, stdin: self.stdin_access(spec) }
+        Launching { executable, pid: 0, began: None, stdin: self.stdin_access(spec) }
     }
 
     /// Returns the tools that can push to the stdin of the rank.
@@ -77,6 +78,7 @@ pub(crate) fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &O
     let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
     let PlannedRank { rank, appnum, app } = planned;
     let mut app = App::clone(app);
+    app.env.splice(..0, torch_variables(spec, *rank));
     // The engine's variables come last, so that they override the app's.
     app.env.extend([
         var("IOF_RANK", rank.to_string()),
@@ -91,6 +93,23 @@ pub(crate) fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &O
         Stdin::Null | Stdin::Pipe | Stdin::File(_) => spec.process_group,
     };
     ProcessSpec { app, stdin, group, pty: spec.pty(*rank) }
+}
+
+/// Returns the variables of a rank with which PyTorch finds the others, if the job has any.
+fn torch_variables(spec: &JobSpec, rank: Rank) -> Vec<(OsString, OsString)> {
+    let Some(TorchMaster { host, port }) = &spec.torch_master else { return Vec::new() };
+    let all = || (u64::from(rank.0), spec.nprocs());
+    let on_node = |ranks: &BTreeSet<Rank>| (ranks.range(..rank).count() as u64, ranks.len() as u64);
+    let (local, count) = spec.local.as_ref().map_or_else(all, on_node);
+    let variables = [
+        ("RANK", u64::from(rank.0)),
+        ("WORLD_SIZE", spec.nprocs()),
+        ("LOCAL_RANK", local),
+        ("LOCAL_WORLD_SIZE", count),
+        ("MASTER_PORT", u64::from(*port)),
+    ];
+    let numbers = variables.map(|(name, value)| (name.into(), value.to_string().into()));
+    numbers.into_iter().chain([("MASTER_ADDR".into(), host.into())]).collect()
 }
 
 /// Returns who writes to the stdin of this process, for [`JobSpec::interaction`].

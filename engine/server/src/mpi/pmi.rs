@@ -343,7 +343,7 @@ impl PmiLinks {
         };
         Some(exchange(
             (job, rank),
-            Exchange::Fence { mpi: Mpi::Pmi1, purpose: FencePurpose::Values, ranks: Vec::new(), data },
+            Exchange::Fence { mpi: Mpi::Pmi1, purpose: FencePurpose::Values, members: Vec::new(), data },
             reply,
         ))
     }

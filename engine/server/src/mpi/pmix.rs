@@ -11,10 +11,12 @@ use std::{env, thread};
 use iof_capture::Processors;
 use iof_core::{Input, JobId, MessageOrigin};
 use iof_pmix_server::{
-    AppInfo, Event, EventKind, JobInfo, PmixServer, RankRequest, RegisterError, StartError, Variables,
+    AppInfo, Event, EventKind, PmixServer, RankRequest, RegisterError, RegisteredJob, StartError, Variables,
 };
 use iof_proto::limits::MAX_NSPACE;
-use iof_proto::{App, Failure, JobSpec, Mpi, MpiEvent, MpiNodes, Node, Nspace, Rank, Status, ToTool};
+use iof_proto::{
+    App, Failure, JobSpec, Mpi, MpiEvent, MpiNodes, Node, Nspace, Rank, Relative, Status, ToTool,
+};
 
 use crate::error::{LaunchError, PmixError};
 use crate::job::plan::planned_ranks;
@@ -26,6 +28,10 @@ use crate::tables::reports::Reports;
 
 /// The largest number of warnings about refused requests: a rank may go on.
 const WARNINGS: u64 = 10;
+/// The number of jobs on nodes so far. Open MPI tells jobs of one name apart by the first number after `@` only.
+static ON_NODES: AtomicU64 = AtomicU64::new(1);
+/// The run of jobs of other nodes, which is that of none of this engine.
+const RELATIVE: u64 = 0;
 /// The number of requests that were refused for a limit.
 static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
@@ -39,7 +45,7 @@ pub(crate) struct PmixHost {
 /// A job that the PMIx server serves.
 pub(crate) struct PmixJob {
     server: Arc<PmixServer>,
-    info: JobInfo,
+    info: RegisteredJob,
     variables: Vec<Variables>,
 }
 
@@ -142,6 +148,44 @@ impl PmixHost {
         }
     }
 
+    /// Makes a job known to the ranks of this node, which may connect to its ranks. Does nothing without a server,
+    /// or if it is known.
+    ///
+    /// # Errors
+    /// The server refuses it, or does not answer in time.
+    pub(crate) fn add_relative(&self, relative: &Relative) -> Result<(), RegisterError> {
+        let Some(server) = self.server() else { return Ok(()) };
+        let Relative { nspace, nodes } = relative;
+        let name = pmix_name(nspace, &nodes.name);
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.contains_key(&name) {
+            return Ok(());
+        }
+        jobs.insert(name.clone(), JobId { nspace: nspace.clone(), run: RELATIVE });
+        drop(jobs);
+        let ranks = nodes.nodes.iter().map(|node| node.ranks.len()).sum::<usize>();
+        let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+        let info = RegisteredJob {
+            nspace: name,
+            parent: None,
+            nodes: nodes.clone(),
+            own: None,
+            oversubscribed: false,
+            apps: vec![AppInfo { ranks, command: String::new(), directory: String::new() }],
+            processors: Vec::new(),
+        };
+        let registered = server.register(&info);
+        if registered.is_err() {
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&info.nspace);
+        }
+        registered.map(drop)
+    }
+
+    /// Makes the server forget a job of other nodes.
+    pub(crate) fn remove_relative(&self, nspace: Nspace) {
+        self.remove(&JobId { nspace, run: RELATIVE });
+    }
+
     /// Makes a job known to the server.
     fn register(
         &self,
@@ -160,7 +204,7 @@ impl PmixHost {
         });
         jobs.insert(name.clone(), job.clone());
         drop(jobs);
-        let info = JobInfo { parent, ..job_info(spec, name.clone(), cores) };
+        let info = RegisteredJob { parent, ..job_info(spec, name.clone(), cores) };
         let registered = server.register(&info);
         if registered.is_err() {
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
@@ -197,6 +241,8 @@ impl PmixHost {
             }
             Err(error) => return Err(PmixError::from(error).into()),
         };
+        let relatives = spec.mpi_nodes.iter().flat_map(|nodes| &nodes.relatives);
+        relatives.into_iter().try_for_each(|job| self.add_relative(job)).map_err(PmixError::from)?;
         Ok(Some(self.register(server, spec, job, cores).map_err(PmixError::from)?))
     }
 
@@ -234,7 +280,9 @@ pub fn mpi_nodes(spec: &JobSpec, nodes: &[Node]) -> Result<(Mpi, Option<MpiNodes
         Mpi::Auto if needs.is_pmi1(Mpi::Auto) => Mpi::Pmi1,
         mpi => mpi,
     };
-    Ok((mpi, Some(MpiNodes { name: unique_name(0), nodes: nodes.into() })))
+    // Relaxed: only the number itself counts.
+    let name = unique_name(ON_NODES.fetch_add(1, Ordering::Relaxed));
+    Ok((mpi, Some(MpiNodes { name, nodes: nodes.into(), relatives: Vec::new() })))
 }
 
 /// Returns the name of a job in PMIx, which is unique: engines may run jobs of the same name. Other
@@ -250,7 +298,7 @@ fn pmix_name(nspace: &Nspace, unique: &str) -> String {
     name + &suffix
 }
 
-fn job_info(spec: &JobSpec, nspace: String, cores: &[Processors]) -> JobInfo {
+fn job_info(spec: &JobSpec, nspace: String, cores: &[Processors]) -> RegisteredJob {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let ranks: BTreeSet<Rank> = planned_ranks(spec).map(|planned| planned.rank).collect();
     let oversubscribed = ranks.len() > processors;
@@ -259,14 +307,14 @@ fn job_info(spec: &JobSpec, nspace: String, cores: &[Processors]) -> JobInfo {
         _ => {
             // The name only tells nodes apart, and there is one.
             let host = node_name().unwrap_or_else(|_| "localhost".into());
-            (MpiNodes { name: String::new(), nodes: vec![Node { host, ranks }] }, 0)
+            (MpiNodes { name: String::new(), nodes: vec![Node { host, ranks }], relatives: Vec::new() }, 0)
         }
     };
-    JobInfo {
+    RegisteredJob {
         nspace,
         parent: None,
         nodes,
-        own,
+        own: Some(own),
         oversubscribed,
         apps: spec.apps.iter().map(app_info).collect(),
         processors: cores.iter().map(Processors::numbers).collect(),
@@ -343,6 +391,17 @@ fn rank_request(names: &Arc<Mutex<PmixNames>>, request: RankRequest) -> Option<I
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_on_nodes_have_names_that_open_mpi_tells_apart() {
+        let mut spec = JobSpec::new(Nspace::new("demo").unwrap(), Vec::new());
+        spec.mpi = Mpi::Pmix;
+        let number = || {
+            let name = mpi_nodes(&spec, &[]).unwrap().1.unwrap().name;
+            name.split('.').next().unwrap().parse::<u64>().unwrap()
+        };
+        assert!(number() < number());
+    }
 
     #[test]
     fn the_longest_name_of_a_job_leaves_room_for_what_makes_it_unique() {

@@ -5,36 +5,37 @@ use std::collections::BTreeMap;
 
 use iof_core::JobId;
 use iof_proto::query::key::{PMIX_NSPACE, PMIX_QUERY_NAMESPACES};
-use iof_proto::{FromTool, Info, InfoValue, JobSpec, Nspace, ToTool, Value};
+use iof_proto::{Exchange, FromTool, Info, InfoValue, JobSpec, Nspace, ToTool, Value};
 
 /// The jobs by their names in PMIx.
 pub(crate) type PmixNames = BTreeMap<String, JobId>;
 
 /// Replaces the names of PMIx in a request.
 pub(crate) fn from_pmix(message: &mut FromTool, names: &PmixNames) {
+    let rename_job = |nspace: &mut Nspace| {
+        names.get(nspace.as_str()).into_iter().for_each(|job| *nspace = job.nspace.clone());
+    };
     let rename = |info: &mut Info| match &mut info.value {
         InfoValue::Text(text) if info.key == PMIX_NSPACE => {
             names.get(text).into_iter().for_each(|job| *text = job.nspace.to_string());
         }
-        InfoValue::Proc(proc) => {
-            names.get(proc.nspace.as_str()).into_iter().for_each(|job| proc.nspace = job.nspace.clone());
-        }
+        InfoValue::Proc(proc) => rename_job(&mut proc.nspace),
         _ => {}
     };
     match message {
         FromTool::Query { queries, .. } => {
             queries.iter_mut().flat_map(|query| &mut query.qualifiers).for_each(rename);
         }
-        FromTool::Signal { procs, .. } => procs.iter_mut().for_each(|proc| {
-            names.get(proc.nspace.as_str()).into_iter().for_each(|job| proc.nspace = job.nspace.clone());
-        }),
+        FromTool::Signal { procs, .. } => procs.iter_mut().for_each(|proc| rename_job(&mut proc.nspace)),
+        FromTool::Exchange(Exchange::Modex(owner)) => rename_job(&mut owner.nspace),
+        FromTool::Exchange(Exchange::Fence { members, .. } | Exchange::Group { members, .. }) => {
+            members.iter_mut().for_each(|job| rename_job(&mut job.nspace));
+        }
         FromTool::Log { log, .. } => log.directives.iter_mut().for_each(rename),
         FromTool::Spawn { spawn, .. } => {
             let JobSpec { nspace, parent, .. } = &mut spawn.spec;
             let parent = parent.as_mut().map(|parent| &mut parent.nspace);
-            for name in parent.into_iter().chain([nspace]) {
-                names.get(name.as_str()).into_iter().for_each(|job| *name = job.nspace.clone());
-            }
+            parent.into_iter().chain([nspace]).for_each(rename_job);
         }
         _ => {}
     }

@@ -86,13 +86,13 @@ pub(crate) fn check_maps_of_job(needed: u64, caches: &CacheBudget) -> Result<(),
 }
 
 /// Memory files of this process, and the files of this node.
-pub(crate) struct NodeFiles {
+pub(crate) struct EngineFiles {
     pub syslog: Syslog,
     /// The caches of all streams.
     pub caches: Arc<CacheBudget>,
 }
 
-impl MemorySource for NodeFiles {
+impl MemorySource for EngineFiles {
     fn prepare_slot(&self, page: &ReaderPage, slot: ReaderId) -> Result<(), CreateError> {
         page.prepare_slot(slot)
     }

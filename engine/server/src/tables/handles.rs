@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
-use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, UsedResources, WindowSize};
+use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, WindowSize};
 use iof_core::{
-    DueUpcall, Edges, HandleOp, Input, JobId, JobStatus, NodeKey, NodeRequest, Receivers, Released,
+    DueUpcall, Edges, Ending, HandleOp, Input, JobId, JobStatus, NodeKey, NodeRequest, Receivers, Released,
     SharedMemory,
 };
 use iof_proto::Nspace;
@@ -49,8 +48,11 @@ pub(crate) struct JobHandles {
     /// The edges to its other nodes, if it has any.
     edges: Option<Arc<dyn Edges>>,
     /// Set when the job is removed. The embedder's handles of the job share it.
-    final_status: Arc<OnceLock<JobStatus>>,
+    end: Arc<OnceLock<JobEnd>>,
 }
+
+/// The exit status and the endings of a job that was removed.
+pub(crate) type JobEnd = (JobStatus, Vec<Ending>);
 
 /// The handles of a local rank.
 pub(crate) struct RankHandles {
@@ -82,10 +84,10 @@ impl Handles {
                 let link = self.announce(&nspace);
                 self.jobs.entry(run).or_default().link = link;
             }
-            HandleOp::RemoveJob { run, status } => {
+            HandleOp::RemoveJob { run, status, endings } => {
                 if let Some(handles) = self.jobs.remove(&run) {
                     // A job is removed once.
-                    let _ = handles.final_status.set(status);
+                    let _ = handles.end.set((status, endings));
                     self.removed.push(Removed::Job(handles));
                 }
             }
@@ -135,9 +137,9 @@ impl Handles {
         self.listener.as_ref()?.announce(nspace).map_err(&mut warn).ok().flatten()
     }
 
-    /// Returns the cell that receives the exit status of a job when the job is removed.
-    pub(crate) fn final_status(&mut self, job: &JobId) -> Arc<OnceLock<JobStatus>> {
-        Arc::clone(&self.jobs.entry(job.run).or_default().final_status)
+    /// Returns the cell that receives the end of a job when the job is removed.
+    pub(crate) fn end_of_job(&mut self, job: &JobId) -> Arc<OnceLock<JobEnd>> {
+        Arc::clone(&self.jobs.entry(job.run).or_default().end)
     }
 
     /// Adds the handles of a rank.
@@ -185,12 +187,6 @@ impl Handles {
     pub(crate) fn pty(&self, rank: ProcessId) -> io::Result<Option<PtyMaster>> {
         let pty = self.ranks.get(&rank).and_then(|rank| rank.pty.as_ref());
         pty.map(PtyMaster::try_clone).transpose()
-    }
-
-    /// Returns when the process of a rank began, and what it has used, once it has ended.
-    pub(crate) fn used(&self, rank: ProcessId) -> Option<(SystemTime, Option<UsedResources>)> {
-        let signaller = self.ranks.get(&rank)?.signaller.as_ref()?;
-        Some((signaller.began(), signaller.used()))
     }
 
     /// Changes the window size of the ptys of `ranks`, and of those of other `nodes`. Returns the

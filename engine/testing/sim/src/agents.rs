@@ -50,7 +50,7 @@ pub struct NodeSet {
     pub is_linked: bool,
 }
 
-/// What a run cost.
+/// The cost of a run.
 #[derive(Clone, Debug)]
 pub struct AgentsReport {
     /// The turns of the run.
@@ -218,7 +218,7 @@ impl World {
         if self.front.started == self.agents.len() && self.start_turns == 0 {
             self.start_turns = now;
             if self.set.faults > 0 && self.rng.chance(24) {
-                let (number, turns) = (self.rng.index(self.agents.len()), 9000 + self.rng.below(50_000));
+                let (number, turns) = (self.rng.index(self.agents.len()), 9000 + self.rng.below(70_000));
                 self.stop(number, turns, true);
                 // Another fault would end the job before the silence counts.
                 self.faults = 0;

@@ -1,10 +1,10 @@
-//! What the runs have covered.
+//! The events that the runs have covered.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// How often something has happened, by its kind and its name.
+/// The number of times that something has happened, by its kind and its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(BTreeMap<(&'static str, &'static str), u64>);
 

@@ -72,7 +72,7 @@ pub enum SentCommand {
         proc: Proc,
         /// Its channel.
         channel: Channel,
-        /// Whether it holds logged messages.
+        /// Set if it holds logged messages.
         logged: bool,
         /// The run of its job.
         run: u64,
@@ -109,7 +109,7 @@ pub enum SentCommand {
         push: PushId,
         /// The stdin of the ranks.
         targets: Vec<TargetId>,
-        /// Whether the stdin ends with it.
+        /// Set if the stdin ends with it.
         closes: bool,
     },
     /// The local ranks that have taken at most `position` bytes of a push are cut off.
@@ -141,7 +141,7 @@ pub struct Setting {
     pub slots: usize,
     /// The limits of the core.
     pub limits: Limits,
-    /// Whether the host forwards stdin.
+    /// Set if the host forwards stdin.
     pub host_stdin: bool,
     /// The keys of queries that the host answers in part.
     pub host_queries: BTreeSet<String>,
@@ -149,11 +149,12 @@ pub struct Setting {
     pub host_channels: BTreeSet<String>,
     /// The host lets clients start jobs.
     pub may_spawn: bool,
-    /// Whether signals to remote ranks wait for [`SimulatedEngine::signalled_elsewhere`].
+    /// Set if signals to remote ranks wait for [`SimulatedEngine::signalled_elsewhere`].
     pub late_signals: bool,
 }
 
-/// What has run out, apart from the rings of [`HeapMemory`](iof_shm_ring::HeapMemory).
+/// The resources that have run out, apart from the rings of
+/// [`HeapMemory`](iof_shm_ring::HeapMemory).
 #[derive(Default)]
 struct Shortages {
     files: AtomicBool,

@@ -73,9 +73,9 @@ pub struct EngineWorld {
     ends_registrations: bool,
     /// At the end of the run, tools cut off the slow targets of their pushes.
     cuts_off: bool,
-    /// What tools that have ended had read.
+    /// The totals of the tools that have ended.
     past: Summary,
-    /// What has happened to them, and to the run.
+    /// The events that have happened to them, and to the run.
     past_counts: Counts,
     /// Depends on all that was read and all events of the capture. The engine has one for the rest.
     digest: Digest,

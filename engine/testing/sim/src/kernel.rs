@@ -14,20 +14,20 @@ use nix::unistd::{read, write};
 
 use crate::rng::Rng;
 
-/// How the next turn answers requests.
+/// The way in which the next turn answers requests.
 #[derive(Clone, Debug)]
 pub struct Mood {
-    /// What is random about it.
+    /// The source of its random decisions.
     pub rng: Rng,
-    /// How many requests are answered, of 256.
+    /// The number of requests that are answered, of 256.
     pub answers: u64,
-    /// How many requests fail, of 256.
+    /// The number of requests that fail, of 256.
     pub faults: u64,
-    /// Whether the kernel may lack memory.
+    /// Set if the kernel may lack memory.
     pub may_lack_memory: bool,
 }
 
-/// What the kernel knows of a file.
+/// The kernel's knowledge of a file.
 #[derive(Clone, Copy, Debug)]
 struct File {
     fd: RawFd,
@@ -49,23 +49,23 @@ struct Request {
     cancelled: bool,
 }
 
-/// What the kernel has done to one pipe.
+/// The kernel's actions on one pipe.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PipeRecord {
     /// Bytes that were read from it.
     pub given: u64,
-    /// Whether the reader was given an error that ends its source.
+    /// Set if the reader was given an error that ends its source.
     pub failed: bool,
-    /// Whether each read returns one packet, which must not be cut.
+    /// Set if each read returns one packet, which must not be cut.
     pub packets: bool,
 }
 
 /// The kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// How the next turn answers requests.
+    /// The way in which the next turn answers requests.
     pub mood: Mood,
-    /// Whether the next turn fails.
+    /// Set if the next turn fails.
     pub fails: bool,
     time: u64,
     files: BTreeMap<u64, File>,

@@ -2,10 +2,10 @@
 //! run is determined by one seed, and checks after each step that every byte is delivered or
 //! reported as lost, in order and unchanged.
 //!
-//! What runs is the code that ships: the streams and readers of `iof-shm-ring` (with rings on the
-//! heap), the capture thread's state machines, the reading side of `iof-tool`, and in three of four
-//! runs the engine's core, `iof-core`. Simulated are the launcher, the ranks, the host, sockets, the
-//! times and results of kernel calls, and the memory.
+//! The code that runs is the code that ships: the streams and readers of `iof-shm-ring` (with rings
+//! on the heap), the capture thread's state machines, the reading side of `iof-tool`, and in three
+//! of four runs the engine's core, `iof-core`. Simulated are the launcher, the ranks, the host,
+//! sockets, the times and results of kernel calls, and the memory.
 //!
 //! | module | concept |
 //! |---|---|

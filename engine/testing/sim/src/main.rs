@@ -21,7 +21,7 @@ struct Options {
     /// The first of the seeds that run one after the other, on all processors.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: u64,
-    /// How long to run further seeds.
+    /// The number of seconds for which to run further seeds.
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
     /// The steps of each run.
@@ -39,7 +39,7 @@ struct Options {
     shape: Shape,
 }
 
-/// What the runs are about. Without one of these, seeds take turns.
+/// The subject of the runs. Without one of these, seeds take turns.
 #[derive(Args)]
 #[group(multiple = false)]
 struct SubjectOption {
@@ -61,7 +61,7 @@ struct SubjectOption {
     clients: bool,
 }
 
-/// What the runs of successive seeds are about. Half of them are of streams, because these take a
+/// The subjects of the runs of successive seeds. Half of them are of streams, because these take a
 /// quarter of the time of the others.
 const SUBJECTS: [Subject; 8] = [
     Subject::Streams,

@@ -12,10 +12,11 @@ use crate::script::{Action, Setting, Subject, of_seed};
 use crate::tool::Summary;
 use crate::world::World;
 
-/// How long a failing script is made smaller.
+/// The time for which a failing script is made smaller.
 const SHRINK_TIME: Duration = Duration::from_secs(20);
 
-/// What was read in a run, what has happened in it, and a word that depends on all of it.
+/// The bytes read in a run, the events that have happened in it, and a word that depends on all of
+/// it.
 pub type Outcome = (Summary, Counts, u64);
 
 /// A failed check of a run.
@@ -27,7 +28,7 @@ pub struct Failure {
     pub setting: Box<Setting>,
     /// The script, up to the failure.
     pub script: Vec<Action>,
-    /// What was wrong.
+    /// The description of the fault.
     pub message: String,
     /// The place of the check.
     pub place: Box<str>,
@@ -48,7 +49,7 @@ impl fmt::Display for Failure {
 thread_local! {
     /// The message of the first panic, and its place.
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
-    /// Whether this thread runs a script.
+    /// Set if this thread runs a script.
     static RUNS: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -8,7 +8,7 @@ use iof_proto::{Quota, QuotaScope};
 use crate::driver::Limits;
 use crate::rng::Rng;
 
-/// What is decided.
+/// The subject of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A rank starts.
@@ -86,7 +86,7 @@ pub enum Kind {
     Spawn,
 }
 
-/// What runs.
+/// The part of the engine that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// Streams, capture and the reading side of tools, with a stand-in for the engine.
@@ -176,7 +176,7 @@ const CLIENTS: &[(Kind, u64)] = &[(Kind::Exchange, 60), (Kind::Spawn, 60), (Kind
 /// One decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// What is decided.
+    /// The subject of the decision.
     pub kind: Kind,
     /// Which actor it is about.
     pub actor: u32,
@@ -187,11 +187,11 @@ pub struct Action {
 /// The properties of a whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// What runs.
+    /// The part of the engine that runs.
     pub subject: Subject,
-    /// Whether memory never runs out, so that a reader which keeps up must not lose a byte.
+    /// Set if memory never runs out, so that a reader which keeps up must not lose a byte.
     pub calm: bool,
-    /// How often a request fails, of 256.
+    /// The number of requests that fail, of 256.
     pub faults: u64,
     /// The largest cache in bytes.
     pub capacity: u64,
@@ -201,19 +201,19 @@ pub struct Setting {
     pub sources: usize,
     /// Most tools at a time.
     pub tools: usize,
-    /// Whether the engine ends after the script, with nothing completed, or the capture of an
-    /// engine within it.
+    /// Set if the engine ends after the script, with nothing completed, or the capture of an engine
+    /// within it.
     pub ends_early: bool,
-    /// Whether the tools of an engine may have few readers.
+    /// Set if the tools of an engine may have few readers.
     pub few_slots: bool,
-    /// Whether at the end the tools of an engine read everything before jobs are removed.
+    /// Set if at the end the tools of an engine read everything before jobs are removed.
     pub drains_first: bool,
-    /// Whether the host of an engine leaves some calls without an answer until all tools have left.
+    /// Set if the host of an engine leaves some calls without an answer until all tools have left.
     pub silent_host: bool,
     /// The limits of an engine.
     pub limits: Limits,
-    /// Whether at the end everything that does not depend on paused tools of an engine must end before
-    /// they continue.
+    /// Set if at the end everything that does not depend on paused tools of an engine must end
+    /// before they continue.
     pub leaves_paused: bool,
 }
 
@@ -296,7 +296,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
 
 /// Sets limits on what ranks hold. A run reaches some of them, because they are small.
 fn limit_clients(limits: &mut Limits, rng: &mut Rng) {
-    use QuotaScope::{Engine, Tool, User};
+    use QuotaScope::{Engine, Job, Tool, User};
     let small = [
         (Quota::Published, User, [1, 3, 6]),
         (Quota::PublishedBytes, User, [10, 20, 40]),
@@ -306,6 +306,12 @@ fn limit_clients(limits: &mut Limits, rng: &mut Rng) {
         (Quota::SpawnedJobs, Engine, [1, 2, 3]),
         (Quota::SpawnedRanks, Engine, [2, 3, 5]),
         (Quota::EndedSpawnedJobs, Engine, [1, 1, 2]),
+        (Quota::Published, Job, [1, 2, 4]),
+        (Quota::PublishedBytes, Job, [10, 15, 30]),
+        (Quota::AwaitedKeys, Job, [1, 2, 3]),
+        (Quota::Groups, Job, [1, 2, 3]),
+        (Quota::SpawnedJobs, Job, [1, 2, 3]),
+        (Quota::SpawnedRanks, Job, [2, 3, 5]),
     ];
     for (quota, scope, values) in small {
         if rng.chance(128) {

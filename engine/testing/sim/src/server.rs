@@ -48,7 +48,7 @@ pub struct Server {
     last_request: u64,
     /// The rings of readers whose detachment the capture has not performed yet.
     leaving: Vec<Weak<Ring>>,
-    /// How many readers of the backlog holder it has not detached yet.
+    /// The number of readers of the backlog holder that it has not detached yet.
     released: u64,
 }
 

@@ -11,7 +11,7 @@ use nix::unistd::pipe2;
 
 use crate::bytes;
 
-/// How a source's stream ended.
+/// The end of a source's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
     /// Bytes that the stream has, the dropped ones included.
@@ -35,27 +35,27 @@ pub struct Source {
     pub written: u64,
     /// Bytes of deliveries that the capture has not reported as taken.
     pub untaken: u64,
-    /// Whether nothing more will be written.
+    /// Set if nothing more will be written.
     pub hung_up: bool,
-    /// Whether the launcher has closed or removed the source.
+    /// Set if the launcher has closed or removed the source.
     pub closed: bool,
     /// The bytes that were written before the launcher finished the source.
     pub finished: Option<u64>,
-    /// Whether the launcher has removed the source.
+    /// Set if the launcher has removed the source.
     pub removed: bool,
-    /// How it ended, once that was reported.
+    /// Its end, once that was reported.
     pub completed: Option<Completed>,
     /// The policy that was asked for last.
     pub policy: Policy,
-    /// Whether the policy has been to block all the time.
+    /// Set if the policy has been to block all the time.
     pub always_blocks: bool,
-    /// Whether the bytes before the first registration are kept by the policy.
+    /// Set if the bytes before the first registration are kept by the policy.
     pub keeps_first: bool,
     /// The backlog holder's reader.
     pub backlog: Option<ReaderId>,
-    /// Whether no backlog is kept from now on.
+    /// Set if no backlog is kept from now on.
     pub backlog_released: bool,
-    /// Whether the backlog holder may hold the source back.
+    /// Set if the backlog holder may hold the source back.
     pub backlog_blocks: bool,
 }
 

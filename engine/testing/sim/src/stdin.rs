@@ -32,9 +32,9 @@ struct Target {
     turns: VecDeque<(usize, Option<u64>)>,
     /// Bytes of the first of them that the rank has read.
     read: u64,
-    /// Whether it was asked to be shut.
+    /// Set if it was asked to be shut.
     stopped: bool,
-    /// Whether that was reported.
+    /// Set if that was reported.
     shut: bool,
 }
 
@@ -45,7 +45,7 @@ struct Push {
     filler: Filler,
     filled: u64,
     over: bool,
-    /// Whether the pusher claims more than it has filled in.
+    /// Set if the pusher claims more than it has filled in.
     lies: bool,
     /// The targets whose turns have not been reported as ended.
     unreported: BTreeMap<usize, ()>,

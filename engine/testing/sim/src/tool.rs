@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::bytes;
 use crate::rng::Rng;
 
-/// How a tool behaves.
+/// The behaviour of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Reads everything as soon as it can.
@@ -26,7 +26,7 @@ pub enum Manner {
     Hostile,
 }
 
-/// What tools have read in a run, in all.
+/// The totals that tools have read in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Bytes that were delivered, and checked.
@@ -75,18 +75,18 @@ pub enum FromTool {
     Barrier(u32),
 }
 
-/// What is known of a registration for one stream, beside what the tool's own code counts.
+/// The facts known of a registration for one stream, beside the counts of the tool's own code.
 #[derive(Clone, Debug)]
 pub struct Registration {
     /// The stream.
     pub source: SourceId,
-    /// Where the registration starts.
+    /// The point at which the registration starts.
     pub start: Start,
     /// Bytes that the source had produced before the registration's first one.
     pub begin: u64,
     /// Bytes that the source had produced when the registration was made.
     pub produced: u64,
-    /// How many of these were not in the cache.
+    /// The number of these that were not in the cache.
     pub unavailable: u64,
     /// Bytes that the source had produced before the next one.
     pub next: u64,
@@ -94,15 +94,15 @@ pub struct Registration {
     pub delivered: u64,
     /// Bytes reported as lost.
     pub lost: u64,
-    /// Whether no byte may be lost, except for those that were not in the cache at the beginning.
+    /// Set if no byte may be lost, except for those that were not in the cache at the beginning.
     pub strict: bool,
-    /// Whether the first byte of the stream may not be lost.
+    /// Set if the first byte of the stream may not be lost.
     pub from_first: bool,
-    /// Whether it holds the stream back.
+    /// The degree to which it holds the stream back.
     pub gating: Gating,
-    /// Whether its tool keeps up, so that it may lose nothing once it has read what there was.
+    /// Set if its tool keeps up, so that it may lose nothing once it has read what there was.
     pub keeps_up: bool,
-    /// How the bytes are grouped.
+    /// The grouping of the bytes.
     pub grouping: Option<Grouping>,
     /// The position up to which it is to be read at least, once its tool has ended it.
     pub flush_until: Option<u64>,
@@ -113,19 +113,19 @@ pub struct Registration {
 /// A tool.
 #[derive(Debug)]
 pub struct Tool {
-    /// How it behaves.
+    /// Its behaviour.
     pub manner: Manner,
-    /// Whether it is granted to hold sources back.
+    /// Set if it is granted to hold sources back.
     pub may_block: bool,
-    /// Whether it is stopped.
+    /// Set if it is stopped.
     pub paused: bool,
-    /// Whether it was killed, and the engine has not noticed yet.
+    /// Set if it was killed, and the engine has not noticed yet.
     pub killed: bool,
-    /// Whether the engine has disconnected it.
+    /// Set if the engine has disconnected it.
     pub gone: bool,
-    /// Whether the engine has ended without completing the streams.
+    /// Set if the engine has ended without completing the streams.
     pub engine_gone: bool,
-    /// Whether it sleeps on its doorbell.
+    /// Set if it sleeps on its doorbell.
     pub asleep: bool,
     /// Its reader page.
     pub page: Arc<ReaderPage>,
@@ -142,7 +142,7 @@ pub struct Tool {
     held: Vec<FeedId>,
     /// Streams that it has deferred.
     deferred: Vec<FeedId>,
-    /// What it has read in all.
+    /// The total that it has read.
     pub summary: Summary,
     /// The rings of a hostile tool's readers.
     pub claimed: Vec<ReaderId>,

@@ -8,7 +8,7 @@ fn pass(subject: Subject, seed: u64, steps: usize) -> Outcome {
     run(subject, seed, steps).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// What happens in the runs.
+/// The events of the runs.
 const COVERED: &[(&str, &str)] = &[
     ("capture", "ended"),
     ("capture", "kept"),
@@ -54,15 +54,21 @@ const COVERED: &[(&str, &str)] = &[
     ("reached", "MAX_LOGS_PER_TOOL"),
     ("reached", "MAX_QUERIES_PER_TOOL"),
     ("reached", "MAX_ENDED_SPAWNED_JOBS"),
+    ("refused", "MAX_AWAITED_KEYS_PER_JOB"),
     ("refused", "MAX_AWAITED_KEYS_PER_TOOL"),
     ("refused", "MAX_AWAITED_KEYS_PER_USER"),
+    ("refused", "MAX_GROUPS_PER_JOB"),
     ("refused", "MAX_GROUPS_PER_USER"),
     ("refused", "MAX_LOG_BYTES"),
     ("refused", "MAX_OWED_BYTES_PER_USER"),
+    ("refused", "MAX_PUBLISHED_BYTES_PER_JOB"),
     ("refused", "MAX_PUBLISHED_BYTES_PER_USER"),
+    ("refused", "MAX_PUBLISHED_PER_JOB"),
     ("refused", "MAX_PUBLISHED_PER_USER"),
     ("refused", "MAX_SPAWNED_JOBS"),
+    ("reached", "MAX_SPAWNED_JOBS_PER_JOB"),
     ("refused", "MAX_SPAWNED_RANKS"),
+    ("reached", "MAX_SPAWNED_RANKS_PER_JOB"),
     ("signal", "refused"),
     ("signal", "sent"),
     ("slow targets", "reported"),
@@ -84,7 +90,7 @@ fn random_runs_with_faults_pass_all_checks() {
     const RUNS: [(Subject, u64); 5] = [
         (Subject::Streams, 60),
         (Subject::Engine, 60),
-        (Subject::Embedder, 60),
+        (Subject::Embedder, 90),
         (Subject::Host, 60),
         (Subject::Clients, 120),
     ];
@@ -130,7 +136,7 @@ fn nodes_whose_carriers_are_replaced_lose_no_byte() {
 
 #[test]
 fn the_silence_of_a_node_is_reported_once_and_ends_it_at_the_limit() {
-    let silences: u64 = (0..200).map(|seed| run_agents(seed, None).silences).sum();
+    let silences: u64 = (200..400).map(|seed| run_agents(seed, None).silences).sum();
     // Otherwise the runs would check nothing.
     assert!(silences > 2, "{silences} silences");
 }

@@ -112,7 +112,7 @@ pub fn wait_for_ends(
                 let before = ends.insert(source, Completion { produced, dropped, closed, error });
                 assert!(before.is_none(), "{source:?} completed twice");
             }
-            Event::Exited { process, status } => {
+            Event::Exited { process, status, .. } => {
                 assert!(exits.insert(process, status.unwrap()).is_none(), "{process:?} exited twice");
             }
             other => panic!("unexpected {other:?}"),

@@ -43,7 +43,6 @@ impl Engine {
             start: attached.start,
             dropped: attached.dropped,
             non_gating: attached.non_gating,
-            is_behind: false,
             options: EffectiveOptions::default(),
         };
         let frame = encode(&ring).unwrap();

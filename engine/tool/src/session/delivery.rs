@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use iof_proto::{Channel, Missed, Nspace, Proc};
+use iof_proto::{Channel, Missed, Nspace, Proc, ProcInfo};
 use iof_shm_ring::{Behind, Gap, LastRead};
 
 use crate::session::feed::{Counts, Feed};
@@ -18,7 +18,7 @@ pub struct Origin<'a> {
     pub source: &'a Proc,
     /// The channel that the process writes to.
     pub channel: Channel,
-    /// Whether the stream contains messages that were [logged](crate::Tool::log) to the channel on
+    /// Set if the stream contains messages that were [logged](crate::Tool::log) to the channel on
     /// behalf of the process. They form a stream separate from the process's own output.
     pub logged: bool,
 }
@@ -68,6 +68,19 @@ pub enum Delivery<'a> {
         origin: Origin<'a>,
         /// Its byte counters up to this point.
         counts: Counts,
+    },
+    /// A rank that has started, in the [state](ProcInfo::state) `Running`, or ended, in another one. Each rank
+    /// is delivered once with its start, also if that was before the registration, and then once with its end,
+    /// both before the `JobEnded` of its job. Its output may end earlier or later. Only if
+    /// [`Pull::reports_ranks`](crate::Pull::reports_ranks) is set. A rank whose output is all that the engine knows
+    /// is not delivered.
+    Rank {
+        /// The registration that receives this report.
+        handler: u32,
+        /// The number of the job, as in `JobEnded`.
+        run: u64,
+        /// The rank.
+        info: Box<ProcInfo>,
     },
     /// The end of a job and of all of its streams. Successive jobs of one name are reported in
     /// order.
@@ -131,6 +144,7 @@ impl Delivery<'_> {
             | Delivery::Broken { origin, .. }
             | Delivery::Gone { origin, .. } => origin.handler,
             Delivery::JobEnded { handler, .. }
+            | Delivery::Rank { handler, .. }
             | Delivery::Missed { handler, .. }
             | Delivery::Cached { handler }
             | Delivery::Deregistered { handler } => *handler,
@@ -149,6 +163,7 @@ impl Delivery<'_> {
             | Delivery::Broken { origin, .. }
             | Delivery::Gone { origin, .. } => Some(*origin),
             Delivery::JobEnded { .. }
+            | Delivery::Rank { .. }
             | Delivery::Missed { .. }
             | Delivery::Cached { .. }
             | Delivery::Deregistered { .. }

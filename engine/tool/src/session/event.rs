@@ -1,6 +1,6 @@
-//! What a tool has received or found, and not delivered yet.
+//! The events that a tool has received or found, and not delivered yet.
 
-use iof_proto::{Missed, Nspace};
+use iof_proto::{Missed, Nspace, ProcInfo};
 
 use crate::session::feed::Peeked;
 use crate::session::feeds::FeedId;
@@ -11,6 +11,7 @@ use crate::session::reply::Reply;
 #[derive(Debug)]
 pub(crate) enum Event {
     JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
+    Rank { handler: u32, run: u64, info: Box<ProcInfo> },
     Missed { handler: u32, missed: Missed },
     Cached { handler: u32 },
     Deregistered { handler: u32 },

@@ -104,13 +104,13 @@ pub(crate) struct Feed {
     state: State,
     flush: Flush,
     range: Range,
-    /// Whether this is one of the tool's active feeds.
+    /// Set if this is one of the tool's active feeds.
     pub(crate) active: bool,
     /// When the tool must check again for bytes that are held back.
     pub(crate) due: Option<Instant>,
     /// The bytes delivered up to the last call of [`Feed::take_read`].
     read_before: u64,
-    /// Whether the last peek found nothing.
+    /// Set if the last peek found nothing.
     settled: bool,
 }
 
@@ -121,13 +121,13 @@ pub struct StreamInfo {
     pub source: Proc,
     /// The channel on which it writes.
     pub channel: Channel,
-    /// Whether the stream contains what was logged on behalf of the source.
+    /// Set if the stream contains what was logged on behalf of the source.
     pub logged: bool,
     /// The number of the source's job among those of its name.
     pub run: u64,
 }
 
-/// How far the feed must be read before its registration ends.
+/// The point up to which the feed must be read before its registration ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flush {
     /// The registration is not being ended.

@@ -12,7 +12,7 @@ use crate::session::delivery::Delivery;
 pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;
 
 /// The state of a registration.
-pub(crate) struct Registration {
+pub(crate) struct RegistrationState {
     pub from: Position,
     /// The time before which bytes were read that it delivers, in nanoseconds since 1970.
     pub until: Option<u64>,
@@ -26,13 +26,13 @@ pub(crate) struct Registration {
     pub reports_cached: bool,
     /// The number of streams that have not delivered all of that.
     pub behind: usize,
-    /// Whether the engine has announced all streams of this registration.
+    /// Set if the engine has announced all streams of this registration.
     pub announced: bool,
     /// The callback that receives the deliveries; without one, [`Tool::recv`](crate::Tool::recv)
     /// returns them.
     pub callback: Option<Callback>,
     pub closing: Closing,
-    /// Whether it continues when its jobs have ended.
+    /// Set if it continues when its jobs have ended.
     persistent: bool,
     jobs: BTreeMap<Nspace, Job>,
 }
@@ -42,8 +42,8 @@ pub(crate) struct Registration {
 pub(crate) enum Closing {
     /// The registration is not being ended.
     No,
-    /// What has arrived is delivered, and more may be on its way. The answer to the barrier
-    /// arrives after every ring that the engine had announced when the end was requested.
+    /// The output that has arrived is delivered, and more may be on its way. The answer to the
+    /// barrier arrives after every ring that the engine had announced when the end was requested.
     Awaiting,
     /// Everything due has arrived and is being delivered.
     Flushing,
@@ -85,9 +85,9 @@ pub(crate) struct JobEnd {
     pub skipped: u64,
 }
 
-impl Registration {
-    pub(crate) fn new(pull: &Pull, callback: Option<Callback>) -> Registration {
-        Registration {
+impl RegistrationState {
+    pub(crate) fn new(pull: &Pull, callback: Option<Callback>) -> RegistrationState {
+        RegistrationState {
             from: pull.from,
             until: pull.until,
             ends_at: pull.until.and_then(instant),
@@ -185,7 +185,7 @@ mod tests {
     fn a_registration_is_not_over_before_an_end_of_each_name_was_delivered() {
         let name = Nspace::new("a").unwrap();
         let pull = Pull::new(vec![Proc::new(name.clone(), Rank::WILDCARD)], Channels::STDOUT);
-        let mut registration = Registration::new(&pull, None);
+        let mut registration = RegistrationState::new(&pull, None);
         // Job 1 failed to start after its stream was announced, so the engine reports no end of it.
         registration.opened(&name, 1);
         registration.opened(&name, 2);

@@ -10,13 +10,13 @@ use std::mem;
 
 use iof_proto::{Failure, Status};
 
-use crate::session::registration::Registration;
+use crate::session::registration::RegistrationState;
 use crate::session::reply::Reply;
 
 /// A request that was sent.
 pub(crate) enum Request {
     /// A pull, with the registration that begins when it is granted.
-    Pull(Registration),
+    Pull(RegistrationState),
     Query,
     Push,
     SlowTargets,

@@ -135,6 +135,7 @@ impl Tool {
             turn: Vec::new(),
             put_back: None,
             lent: None,
+            waits_for_ends: false,
         })
     }
 }

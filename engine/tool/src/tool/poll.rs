@@ -10,7 +10,7 @@ use crate::adaptive_polling::MAX_POLL_INTERVAL;
 use crate::error::LostError;
 use crate::link::Received;
 use crate::session::ReadSince;
-use crate::session::registration::Registration;
+use crate::session::registration::RegistrationState;
 use crate::wakeup::{Sleeper, Woken, wait};
 
 /// The longest time for which a tool that always has something to read leaves messages unread.
@@ -48,11 +48,11 @@ struct Sleep {
 pub struct PollCall {
     deadline: Option<Instant>,
     sleep: Option<Sleep>,
-    /// How the last sleep has ended, and how long it has lasted.
+    /// The last sleep: the way in which it ended, and its length.
     woken: Option<(Sleep, Woken, Duration)>,
     socket_checked: bool,
     timed_out: bool,
-    /// Whether there was a timed sleep.
+    /// Set if there was a timed sleep.
     timed: bool,
     caught_up: bool,
 }
@@ -231,15 +231,18 @@ impl Tool {
         !self.session.feeds.active().is_empty() || !self.session.events.is_empty() || self.put_back.is_some()
     }
 
-    /// Returns whether every stream of every registration was read to its end and none will be
-    /// announced any more.
+    /// Returns whether every stream of every registration was read to its end and no further one will
+    /// be announced, and whether the jobs have ended if the tool waits for that.
     pub(crate) fn is_drained(&self) -> bool {
-        self.all_announced() && self.session.feeds.is_empty()
+        let is_known =
+            if self.waits_for_ends { RegistrationState::is_over } else { RegistrationState::has_all_streams };
+        let registrations = &self.session.registrations;
+        self.session.feeds.is_empty() && (self.session.gone || registrations.values().all(is_known))
     }
 
     /// Returns whether no further stream will be announced.
     pub(crate) fn all_announced(&self) -> bool {
-        self.session.gone || self.session.registrations.values().all(Registration::has_all_streams)
+        self.session.gone || self.session.registrations.values().all(RegistrationState::has_all_streams)
     }
 
     /// Removes feeds that were read to their end, and requests the next generation of feeds that

@@ -14,7 +14,7 @@ use crate::pull::Pull;
 use crate::session::delivery::{Delivery, Origin, origin};
 use crate::session::feed::Feed;
 use crate::session::feeds::FeedId;
-use crate::session::registration::{Callback, Registration};
+use crate::session::registration::{Callback, RegistrationState};
 use crate::session::request::Request;
 
 impl Tool {
@@ -73,7 +73,7 @@ impl Tool {
     }
 
     fn register(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<u32, RequestError> {
-        let registration = Registration::new(pull, callback);
+        let registration = RegistrationState::new(pull, callback);
         self.submit(Request::Pull(registration), |request| pull.message(request))
     }
 
@@ -104,7 +104,7 @@ impl Tool {
     /// # Errors
     /// The engine has violated the protocol. The end of the engine is not an error.
     pub fn wait_for_cached(&mut self) -> Result<(), LostError> {
-        let awaits = |registration: &Registration| !registration.cached && !registration.is_over();
+        let awaits = |registration: &RegistrationState| !registration.cached && !registration.is_over();
         while !self.session.gone && self.session.registrations.values().any(awaits) {
             match self.link.receive_until(None) {
                 Ok(received) => received.map_or(Ok(()), |received| self.handle(received))?,
@@ -125,8 +125,13 @@ impl Tool {
         self.session.feeds.get(stream).map(origin)
     }
 
-    /// Returns the offset behind the newest byte of a stream that is cached now, and then the lines from
-    /// the newest back: for each its offset, and the time at which it was read, if that is known.
+    /// Makes a stream end behind the newest byte that is cached now.
+    pub fn end_here(&mut self, stream: FeedId) {
+        self.session.feeds.get_mut(stream).into_iter().for_each(Feed::end_here);
+    }
+
+    /// Returns the offset behind the newest byte of a stream that is cached now, or with which it
+    /// [ends](Tool::end_here), and then the lines from there back: for each its offset, and the time at which it was read, if that is known.
     pub fn cached_lines(&self, stream: FeedId) -> impl Iterator<Item = (u64, Option<u64>)> {
         self.session.feeds.get(stream).and_then(Feed::cached_lines).into_iter().flatten()
     }

@@ -136,6 +136,7 @@ impl Tool {
             Next::Item(id, _) => self.session.feeds.get(*id).map(Feed::handler),
             Next::Event(
                 Event::JobEnded { handler, .. }
+                | Event::Rank { handler, .. }
                 | Event::Missed { handler, .. }
                 | Event::Cached { handler }
                 | Event::Deregistered { handler },
@@ -202,6 +203,7 @@ impl Tool {
                 self.session.remove_if_over(handler);
                 Delivery::JobEnded { handler, nspace, run, exit_code, skipped }
             }
+            Next::Event(Event::Rank { handler, run, info }) => Delivery::Rank { handler, run, info },
             Next::Event(Event::Missed { handler, missed }) => Delivery::Missed { handler, missed },
             Next::Event(Event::Cached { handler }) => Delivery::Cached { handler },
             Next::Event(Event::Reply { request, reply }) => Delivery::Reply { request, reply },

@@ -1,5 +1,5 @@
 //! The wait for the engine's answer about a process, which printers need for its tag or its file.
-//! What concerns printers waits in order. Callbacks go on.
+//! Output and steps for printers wait in order. Callbacks go on.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 /// The largest number of bytes that wait for an answer.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 
-/// What is done after the output that waits.
+/// The step after the output that waits.
 type Then = Box<dyn FnOnce(&mut SessionCore) + Send>;
 
 enum Next {
@@ -26,7 +26,7 @@ enum Next {
     Then(Then),
 }
 
-/// What waits after the bytes that the printers hold, and the query for which they wait.
+/// The output that waits after the bytes that the printers hold, and the query for which it waits.
 #[derive(Default)]
 pub(super) struct WaitingOutput {
     queue: VecDeque<Next>,

@@ -70,7 +70,6 @@ const OUTPUT: &[Spelling] = &[
     row(&["--error"], One, Same(&["-e", "{}"])),
     refused(&["--outfile-pattern", "--errfile-pattern", "--outfile", "--errfile"], OWN_FILES),
     refused(&["--prepend-pattern"], "write --output rank, tag or timestamp, or several of them"),
-    always(&["--follow"], "output is followed until the job has ended"),
     row(&["--grep"], One, Same(&["--match", "{}"])),
     refused(&["--xterm"], "iof opens no windows: write iof pull --rank N in each terminal"),
 ];
@@ -90,7 +89,8 @@ const STDIN: &[Spelling] = &[
 ];
 
 const ENDING: &[Spelling] = &[
-    // iof pull has it itself, as docker logs.
+    // iof pull has these itself, as docker logs.
+    always(&["--follow"], "output is followed until the job has ended"),
     row(&["--timestamps"], No, Same(&["--output", "timestamp"])),
     refused(&["--tail", "--since"], FROM_NOW),
     row(&["-K0"], No, Same(&["--kill-on-bad-exit=0"])),

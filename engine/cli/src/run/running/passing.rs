@@ -69,7 +69,7 @@ impl RunningJob<'_> {
 
     /// Sends a received signal to the ranks. Ranks in the command's own process group have already
     /// received a signal that came from the terminal.
-    fn send(&self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
+    fn send(&mut self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
         let Ok(signal) = RankSignal::try_from(signal as i32) else { return };
         if from_terminal {
             self.job.signal_groups(signal)
@@ -82,7 +82,7 @@ impl RunningJob<'_> {
 
     /// Stops the ranks and this process until it is continued. The ranks receive SIGSTOP instead of
     /// SIGTSTP: a rank that ignored SIGTSTP would run on and sooner or later block on a full pipe.
-    fn suspend(&self, received: ReceivedSignal) {
+    fn suspend(&mut self, received: ReceivedSignal) {
         self.send(ReceivedSignal { signal: Signal::SIGSTOP, ..received });
         self.keyboard.iter().for_each(Keyboard::restore_settings);
         signals::stop_by(received.signal);
@@ -114,7 +114,7 @@ impl RunningJob<'_> {
     }
 
     /// Sends a signal to all ranks, also to those of the jobs that tools have started.
-    pub(super) fn signal_all(&self, signal: RankSignal) {
+    pub(super) fn signal_all(&mut self, signal: RankSignal) {
         self.job.signal(signal);
         self.children.signal(signal);
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use iof_capture::{Signal, SourceId};
-use iof_proto::{MpiEvent, Rank};
+use iof_proto::{MpiEvent, Rank, UsedResources};
 
 use super::{EndingEntry, JobState, MpiPhase, RankState, Receivers};
 use crate::jobs::early_end::{EarlyEnd, EarlyEndStep, EndCause, LastStep};
@@ -23,13 +23,15 @@ pub struct RankExit {
     pub executable: String,
     /// The name of its node; `None` for this node.
     pub host: Option<String>,
-    /// Whether the rank failed because of a signal that the engine had sent to it: on its own, for
-    /// the embedder (`Job::signal`), or for a tool. That signal killed it, or
-    /// it exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM, within
-    /// `REQUEST_LIFETIME`. A rank in the
-    /// embedder's process group is also counted if it was killed by a signal that the terminal
-    /// sends to this group. Always `false` for the rank whose `MPI_Abort` ended the job.
+    /// Set if the rank failed because of a signal that the engine had sent to it: on its own, for
+    /// the embedder (`Job::signal`), or for a tool. That signal killed it, or it exited with
+    /// another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM, within `REQUEST_LIFETIME`. A
+    /// rank in the embedder's process group is also counted if it was killed by a signal that the
+    /// terminal sends to this group. Always `false` for the rank whose `MPI_Abort` ended the job.
     pub requested: bool,
+    /// Resources that the rank has used. `None` if its exit status is unknown, the embedder has reported it, or its
+    /// node is lost.
+    pub used: Option<UsedResources>,
 }
 
 /// An item of `Endings`.
@@ -50,7 +52,7 @@ pub enum Ending {
     },
 }
 
-/// What follows when jobs are ended early.
+/// The steps that follow when jobs are ended early.
 #[derive(Default)]
 pub(crate) struct EndSteps {
     /// Signals, in this order, with their receivers.
@@ -65,14 +67,21 @@ pub(crate) struct EndSteps {
 }
 
 impl JobState {
-    /// Notes that a local rank has exited at `now`.
-    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, now: Instant) {
+    /// Notes that a local rank has exited at `now`, and what it has used.
+    pub(crate) fn exited(&mut self, rank: Rank, exit: (Exit, Option<UsedResources>), now: Instant) {
         self.ended(rank, exit, None, now);
     }
 
     /// Notes that a rank has exited at `now`, and on another node, that it did so on request.
-    pub(super) fn ended(&mut self, rank: Rank, exit: Exit, requested: Option<bool>, now: Instant) {
+    pub(super) fn ended(
+        &mut self,
+        rank: Rank,
+        (exit, used): (Exit, Option<UsedResources>),
+        requested: Option<bool>,
+        now: Instant,
+    ) {
         let Some(state) = self.ranks.get_mut(&rank) else { return };
+        state.used = used;
         let was_asked = state.was_asked_to_end(now) || requested == Some(true);
         let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !was_asked;
         let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
@@ -93,7 +102,7 @@ impl JobState {
 
     /// Notes the exit of a rank, and the failure if it is one.
     pub(super) fn note_exit(&mut self, rank: Rank, exit: Exit, requested: bool) {
-        let Some(state) = self.ranks.get_mut(&rank) else { return };
+        let Some(state) = self.ranks.get_mut(&rank) else { absent!("rank", return) };
         if state.exited(exit, requested) {
             self.running = self.running.saturating_sub(1);
         }
@@ -149,7 +158,7 @@ impl JobState {
     pub(crate) fn capture_ended(&mut self, now: Instant) {
         let mut local = self.running_ranks();
         local.retain(|rank| self.has_local_rank(*rank));
-        local.into_iter().for_each(|rank| self.exited(rank, Exit::Unknown, now));
+        local.into_iter().for_each(|rank| self.exited(rank, (Exit::Unknown, None), now));
         self.close_stdin();
         (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
     }
@@ -203,6 +212,7 @@ impl JobState {
                     executable: state.executable().to_owned(),
                     host: state.node().and_then(|node| self.host(node)).map(str::to_owned),
                     requested: state.is_exit_requested() && !self.was_aborted_by(rank),
+                    used: state.used,
                 }))
             }
         }

@@ -1,10 +1,10 @@
 //! The state of a rank.
 
 use std::mem;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use iof_capture::{ProcessId, Signal, SourceId, TargetId};
-use iof_proto::{Channel, Channels, StdinUnavailable};
+use iof_proto::{Channel, Channels, StdinUnavailable, UsedResources};
 
 use crate::jobs::exit::{Exit, SentSignals};
 use crate::jobs::nodes::NodeId;
@@ -25,6 +25,10 @@ pub struct RankState {
     pub executable: String,
     /// 0 if the embedder did not specify it.
     pub pid: u32,
+    /// When it was started, if that is known.
+    pub began: Option<SystemTime>,
+    /// Resources that it has used, once it has exited and if that is known.
+    pub used: Option<UsedResources>,
     signals: SignalReach,
     stdin: StdinAccess,
     exit: Option<Exit>,
@@ -70,6 +74,8 @@ pub struct Launching {
     pub executable: String,
     /// 0 before the process starts, or if the embedder did not specify it.
     pub pid: u32,
+    /// When the process was started, if that is known.
+    pub began: Option<SystemTime>,
     /// The tools that can push to its stdin.
     pub stdin: StdinAccess,
 }
@@ -78,13 +84,15 @@ impl RankState {
     /// Returns a running rank.
     pub(crate) fn new(
         place: Place,
-        Launching { executable, pid, stdin }: Launching,
+        Launching { executable, pid, began, stdin }: Launching,
         signals: SignalReach,
     ) -> RankState {
         RankState {
             place,
             executable,
             pid,
+            began,
+            used: None,
             signals,
             stdin,
             exit: None,
@@ -126,9 +134,9 @@ impl RankState {
         self.streams().first().map(|stream| TargetId(stream.0))
     }
 
-    /// Notes the pid of a rank on another node.
-    pub(super) fn note_pid(&mut self, pid: u32) {
-        self.pid = pid;
+    /// Notes the pid of a rank on another node, which has begun.
+    pub(super) fn note_pid(&mut self, pid: u32, began: SystemTime) {
+        (self.pid, self.began) = (pid, Some(began));
     }
 
     /// Returns the program, as the embedder specified it.

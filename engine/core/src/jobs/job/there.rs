@@ -2,10 +2,10 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use iof_capture::SourceId;
-use iof_proto::{Channel, Channels, Node, NodeStream, Rank, StreamPull};
+use iof_proto::{Channel, Channels, Node, NodeStream, Rank, StreamPull, UsedResources};
 
 use super::{EndingEntry, JobState, RankState, RemoteRanks};
 use crate::jobs::exit::Exit;
@@ -29,7 +29,10 @@ pub(crate) struct NodePull {
     pub number: u32,
     /// The stream can't have a ring.
     pub is_missed: bool,
-    /// All that the node had cached when it was pulled has arrived.
+    /// All that the node had cached when it was pulled has been delivered. Readers that begin with the newest
+    /// byte are attached there.
+    pub is_marked: bool,
+    /// That is in the ring.
     pub is_current: bool,
 }
 
@@ -113,15 +116,21 @@ impl JobState {
 
     /// Notes that a node has started its ranks, with these pids in the order of the ranks. Returns
     /// whether all nodes have. The time limit of the job then begins.
-    pub(crate) fn node_started(&mut self, node: NodeId, pids: &[u32]) -> bool {
+    pub(crate) fn node_started(&mut self, node: NodeId, pids: &[u32], began: SystemTime) -> bool {
         let ranks = self.ranks.values_mut().filter(|state| state.node() == Some(node));
-        ranks.zip(pids).for_each(|(state, pid)| state.note_pid(*pid));
+        ranks.zip(pids).for_each(|(state, pid)| state.note_pid(*pid, began));
         self.set_phase(node, Phase::Running);
         !self.nodes.states.iter().any(|node| matches!(node.phase, Phase::Starting))
     }
 
     /// Notes that a rank on another node has exited, there on request if that is `requested`.
-    pub(crate) fn exited_there(&mut self, rank: Rank, exit: Exit, requested: bool, now: Instant) {
+    pub(crate) fn exited_there(
+        &mut self,
+        rank: Rank,
+        exit: (Exit, Option<UsedResources>),
+        requested: bool,
+        now: Instant,
+    ) {
         if self.rank(rank).is_none_or(|state| state.node().is_none() || state.exit().is_some()) {
             return;
         }
@@ -245,11 +254,18 @@ impl JobState {
             if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
                 self.nodes.last_pull = self.nodes.last_pull.saturating_add(1);
                 let number = self.nodes.last_pull;
-                entry.insert(NodePull { number, is_missed: false, is_current: false });
+                entry.insert(NodePull { number, is_missed: false, is_marked: false, is_current: false });
                 begun.push((node, StreamPull { number, rank, channel }));
             }
         }
         begun
+    }
+
+    /// Notes that all that a node had cached of a stream when it was pulled has been delivered. Returns `false`
+    /// if that is known, or no tool pulls the stream.
+    pub(crate) fn mark_pull(&mut self, rank: Rank, channel: Channel) -> bool {
+        let pull = self.nodes.pulled.get_mut(&(rank, channel)).filter(|pull| !pull.is_marked);
+        pull.map(|pull| pull.is_marked = true).is_some()
     }
 
     /// Notes that all that a node had cached of a stream when it was pulled has arrived.
@@ -257,11 +273,6 @@ impl JobState {
         if let Some(pull) = self.nodes.pulled.get_mut(&(rank, channel)) {
             pull.is_current = true;
         }
-    }
-
-    /// Returns whether what the nodes had cached of pulled streams has arrived, or is missed.
-    pub(crate) fn pulls_are_current(&self) -> bool {
-        self.nodes.pulled.values().all(|pull| pull.is_current || pull.is_missed)
     }
 
     /// Notes that a pulled stream can't have a ring.

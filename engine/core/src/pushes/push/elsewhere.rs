@@ -20,7 +20,7 @@ const MAX_PIECE: u64 = 64 * 1024;
 pub struct Elsewhere {
     /// The request that the host receives with each piece, for its own targets.
     stdin: Arc<StdinPush>,
-    shares: BTreeMap<StdinTaker, Share>,
+    shares: BTreeMap<StdinTaker, ReceiverShare>,
     /// The earlier pushes that this push waits for.
     waits_for: BTreeSet<PushId>,
     /// The positions of pushes of disconnected tools that this push waited for when its tool last
@@ -36,7 +36,7 @@ pub struct Elsewhere {
 
 /// The targets of one receiver that still take bytes.
 #[derive(Default)]
-pub(crate) struct Share {
+pub(crate) struct ReceiverShare {
     pub targets: BTreeSet<Proc>,
     /// The ranks as the pieces for a node name them; `None` for all of the node.
     pub named: Option<Arc<[Rank]>>,
@@ -57,7 +57,7 @@ impl Elsewhere {
     pub(crate) fn new(
         id: PushId,
         source: Proc,
-        shares: BTreeMap<StdinTaker, Share>,
+        shares: BTreeMap<StdinTaker, ReceiverShare>,
         directives: Vec<Info>,
         waits_for: BTreeSet<PushId>,
     ) -> Elsewhere {
@@ -127,7 +127,7 @@ impl Elsewhere {
     }
 }
 
-impl Share {
+impl ReceiverShare {
     /// Notes that the targets have a piece of `bytes` bytes but for those that have not taken it,
     /// which leave. Returns them.
     fn leave(&mut self, untaken: Vec<UntakenStdin>, bytes: u64) -> Vec<PartialDelivery> {

@@ -1,5 +1,5 @@
-//! What happens between a request to the capture thread and its answer. A real capture performs the
-//! requests, and the tests hold its answers back.
+//! Tests of the events between a request to the capture thread and its answer. A real capture
+//! performs the requests, and the tests hold its answers back.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

@@ -11,8 +11,8 @@ fn procs(ranks: &[Rank]) -> Vec<Proc> {
     ranks.iter().map(|rank| proc("job", *rank)).collect()
 }
 
-fn sources(ranks: &[Rank], channels: Channels) -> Sources {
-    Sources { procs: procs(ranks), channels }
+fn sources(ranks: &[Rank], channels: Channels) -> ProcChannels {
+    ProcChannels { procs: procs(ranks), channels }
 }
 
 impl Demand {
@@ -38,7 +38,7 @@ fn only_new_sources_are_asked_for() {
     let (_, call) = demand.ask_one(&[Rank(0), Rank(1)], Channels::STDOUT);
     demand.answer(call, true);
     let (ticket, calls) = demand.ask(&procs(&[Rank(1), Rank(2)]), both);
-    let asked: Vec<Sources> = calls.iter().map(|(_, sources)| sources.clone()).collect();
+    let asked: Vec<ProcChannels> = calls.iter().map(|(_, sources)| sources.clone()).collect();
     assert_eq!(asked, [sources(&[Rank(1)], Channels::STDERR), sources(&[Rank(2)], both)]);
     assert!(!demand.is_granted(ticket));
     assert_eq!(demand.answer(calls[0].0, true), Answered::default());
@@ -150,11 +150,11 @@ struct HostModel {
 }
 
 impl HostModel {
-    fn granted(&mut self, sources: &Sources) {
+    fn granted(&mut self, sources: &ProcChannels) {
         self.forwards.extend(all(&sources.procs, sources.channels));
     }
 
-    fn stop(&mut self, stopped: &[Sources]) {
+    fn stop(&mut self, stopped: &[ProcChannels]) {
         for source in stopped.iter().flat_map(|sources| all(&sources.procs, sources.channels)) {
             assert!(self.forwards.remove(&source), "{source:?} is not forwarded");
             if source.rank == ALL {
@@ -206,7 +206,7 @@ struct World {
     demand: Demand,
     host: HostModel,
     /// The upcalls without an answer.
-    calls: Vec<(CallId, Sources)>,
+    calls: Vec<(CallId, ProcChannels)>,
     /// The pulls that were neither denied nor released.
     pulls: BTreeMap<Ticket, (Vec<Proc>, Channels)>,
 }
@@ -220,7 +220,7 @@ impl World {
                 for (_, sources) in &calls {
                     for source in all(&sources.procs, sources.channels) {
                         assert!(!self.host.forwards(&source), "{source:?} is forwarded");
-                        let asked = |(_, pending): &(CallId, Sources)| {
+                        let asked = |(_, pending): &(CallId, ProcChannels)| {
                             all(&pending.procs, pending.channels)
                                 .any(|pending| pending == source || pending == source.job())
                         };

@@ -151,8 +151,8 @@ impl Peer {
     }
 
     /// Notes that the request for `ring` has attached or moved the reader `id`, and queues the
-    /// ring. `is_behind` specifies that bytes from before the registration follow in it.
-    pub(crate) fn reader_joined(&mut self, ring: RingId, id: ReaderId, joined: Joined<()>, is_behind: bool) {
+    /// ring.
+    pub(crate) fn reader_joined(&mut self, ring: RingId, id: ReaderId, joined: Joined<()>) {
         let Joined { attached: Attached { id: new, start, dropped, non_gating, .. }, generation } = joined;
         let Some(mut reading) = self.take_joining(ring.request, id) else {
             // It was detached meanwhile.
@@ -181,7 +181,6 @@ impl Peer {
             start,
             dropped,
             non_gating,
-            is_behind,
             options: reading.options.effective(),
         };
         self.readings.insert(new, reading);

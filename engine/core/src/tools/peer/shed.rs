@@ -1,4 +1,4 @@
-//! What one tool has not read of forgotten jobs, and what of it is dropped.
+//! The data of forgotten jobs that one tool has not read, and the part of it that is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -76,13 +76,16 @@ impl Peer {
         let slots = self.forgotten_slots();
         let is_droppable = |out: &&Outgoing| match out.item() {
             QueuedItem::Ring(slot, _) => !out.is_begun() && slots.contains_key(slot),
-            QueuedItem::End { .. } | QueuedItem::Missed(_) | QueuedItem::Other => false,
+            QueuedItem::Ranks { .. } | QueuedItem::End { .. } | QueuedItem::Missed(_) | QueuedItem::Other => {
+                false
+            }
         };
         self.outgoing.iter().filter(is_droppable).count()
     }
 
     /// Drops the oldest `rings` forgotten streams whose first ring was not sent, with all of their
-    /// rings, and merges the oldest `ends` ends of jobs into later ones.
+    /// rings, and merges the oldest `ends` ends of jobs into later ones. What is reported of the ranks of these
+    /// jobs is dropped.
     pub(crate) fn shed(&mut self, mut rings: usize, mut ends: usize) {
         // An end can be merged into a later one of the same registration and job name.
         let mut later: BTreeMap<(u32, Nspace), usize> = BTreeMap::new();
@@ -93,6 +96,7 @@ impl Peer {
             }
         }
         let mut merged: BTreeMap<(u32, Nspace), u64> = BTreeMap::new();
+        let mut merged_runs: BTreeSet<(u32, Nspace, u64)> = BTreeSet::new();
         // A report stands where the first of its rings stood: after the answer to the pull, and
         // before the end of the job.
         let mut reported: BTreeSet<UnreadKey> = BTreeSet::new();
@@ -120,6 +124,7 @@ impl Peer {
                     if ends > 0 && *left > 0 {
                         ends = ends.saturating_sub(1);
                         self.unread.end_merged();
+                        merged_runs.insert((*handler, nspace.clone(), *run));
                         let sum = merged.entry(key).or_default();
                         *sum = sum.saturating_add(*skipped).saturating_add(1);
                         continue;
@@ -135,10 +140,20 @@ impl Peer {
                     // A report before this one contains it.
                     continue;
                 }
-                QueuedItem::Ring(..) | QueuedItem::Missed(_) | QueuedItem::Other => {}
+                QueuedItem::Ring(..)
+                | QueuedItem::Ranks { .. }
+                | QueuedItem::Missed(_)
+                | QueuedItem::Other => {}
             }
             self.outgoing.push_back(out);
         }
+        let is_dropped = |out: &Outgoing| match out.item() {
+            QueuedItem::Ranks { handler, nspace, run } => {
+                !out.is_begun() && merged_runs.contains(&(*handler, nspace.clone(), *run))
+            }
+            _ => false,
+        };
+        self.outgoing.retain(|out| !is_dropped(out));
         self.drop_rings(&dropped);
     }
 

@@ -58,7 +58,6 @@ fn ring(peer: &mut Peer, slot: u32) -> ToTool {
         start: 0,
         dropped: 0,
         non_gating: false,
-        is_behind: false,
         options: EffectiveOptions { buffering_size: 0, buffering_time: None },
     };
     peer.send_with(&message, Attachment::Ring(ring));

@@ -19,6 +19,8 @@ pub enum QueuedItem {
     /// The first ring of a stream: the first slot of its reader, and the key under which it is added
     /// up if it is dropped.
     Ring(ReaderId, UnreadKey),
+    /// [`ToTool::Ranks`] of a run.
+    Ranks { handler: u32, nspace: Nspace, run: u64 },
     /// [`ToTool::JobEnded`].
     End { handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>, skipped: u64 },
     /// [`ToTool::Missed`]. It is encoded when it is sent, with the sums of that time.
@@ -50,6 +52,9 @@ impl QueuedItem {
             ToTool::Ring { handler, source, channel, slot, follows: None, .. } => {
                 QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel))
             }
+            ToTool::Ranks { handler, run, ranks } => ranks.first().map_or(QueuedItem::Other, |first| {
+                QueuedItem::Ranks { handler: *handler, nspace: first.proc.nspace.clone(), run: *run }
+            }),
             ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
                 let (nspace, exit_code) = (nspace.clone(), *exit_code);
                 QueuedItem::End { handler: *handler, nspace, run: *run, exit_code, skipped: *skipped }

@@ -6,14 +6,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use iof_proto::Rank;
 
-use crate::format::label::{Label, Source, Tag};
+use crate::format::label::{Label, LabelSource, Tag};
 
 /// The key of the text in JSON.
 const DATA: &[u8] = b",\"data\":";
 
 /// Returns the label of a stream. An object contains all that is known of its source.
-pub(super) fn label(_tag: Tag, _stamped: bool, source: &Source) -> Label {
-    let Source { nspace, rank, channel, logged, host, pid } = source;
+pub(super) fn label(_tag: Tag, _stamped: bool, source: &LabelSource) -> Label {
+    let LabelSource { nspace, rank, channel, logged, host, pid } = source;
     let nspace = serde_json::Value::from(nspace.as_str());
     // Data logged for a whole job has no rank.
     let rank = serde_json::Value::from((*rank < Rank::WILDCARD).then_some(rank.0));
@@ -32,17 +32,11 @@ pub(super) fn append(data: &[u8], offset: u64, label: &Label, buffer: &mut Vec<u
     let _ = write!(buffer, "{offset}");
     buffer.extend_from_slice(&label.suffix);
     // A token stands behind the bytes, so that an object that is cut has none.
-    let end = offset.saturating_add(data.len() as u64);
     match std::str::from_utf8(data) {
-        Ok(text) => {
-            let _ = serde_json::to_writer(&mut *buffer, text);
-            let _ = writeln!(buffer, "{}}}", label.token(end));
-        }
-        Err(_) => {
-            let (data, token) = (BASE64.encode(data), label.token(end));
-            let _ = writeln!(buffer, "\"{data}\",\"encoding\":\"base64\"{token}}}");
-        }
+        Ok(text) => drop(serde_json::to_writer(&mut *buffer, text)),
+        Err(_) => drop(write!(buffer, "\"{}\",\"encoding\":\"base64\"", BASE64.encode(data))),
     }
+    let _ = writeln!(buffer, "{}}}", label.token(offset.saturating_add(data.len() as u64)));
 }
 
 /// Appends an object without data: its type, and `fields` in place of the text.

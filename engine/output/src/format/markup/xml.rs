@@ -4,12 +4,12 @@ use std::io::Write;
 
 use iof_proto::xml::{CONTROL_PICTURES, reference};
 
-use crate::format::label::{Label, Source, Tag, local};
+use crate::format::label::{Label, LabelSource, Tag, local};
 
 /// Returns the label of a stream: an element for each line, with the tag and, if `stamped`, the time as
 /// attributes.
-pub(super) fn label(tag: Tag, stamped: bool, source: &Source) -> Label {
-    let Source { nspace, rank, channel, .. } = source;
+pub(super) fn label(tag: Tag, stamped: bool, source: &LabelSource) -> Label {
+    let LabelSource { nspace, rank, channel, .. } = source;
     let full = attribute("nspace", nspace.as_str());
     let job = match tag {
         Tag::Nothing | Tag::Rank => String::new(),

@@ -263,6 +263,7 @@ mod tests {
     use crate::driver::WAKER;
     use crate::edge::{Edge, EdgeEnds, NodeEvent};
     use crate::receiver::Receiver;
+    use crate::relatives::Relatives;
 
     const LONG: Duration = Duration::from_secs(1000);
 
@@ -288,7 +289,8 @@ mod tests {
         drop(state);
         let (events, queue) = unbounded();
         let (remote, engine, node) = (Weak::new(), Weak::new(), Node { host: "a".into(), ranks });
-        let receiver = Receiver { node, number: 0, remote, engine, ends, output: None, events };
+        let relatives = Relatives::default();
+        let receiver = Receiver { node, number: 0, remote, engine, ends, output: None, events, relatives };
         // The search has a limit of its own.
         let mut driven = Driven::new(receiver, None, LONG, Some(Duration::from_secs(5)));
         let address = LinkAddress { path: "/nonexistent".into(), session: 0 };
@@ -319,7 +321,8 @@ mod tests {
             let events = events.clone();
             let (remote, engine) = (Weak::new(), Weak::new());
             ends.state().link.outlive_carriers(limit);
-            let receiver = Receiver { node, number, remote, engine, ends, output: None, events };
+            let relatives = Relatives::default();
+            let receiver = Receiver { node, number, remote, engine, ends, output: None, events, relatives };
             let mut driven = Driven::new(receiver, Some(up), limit, None);
             driven.address = Some(LinkAddress { path: "/nonexistent".into(), session: 0 });
             driver.drive(driven)

@@ -38,7 +38,7 @@ pub struct Agent {
     /// Carriers may be replaced.
     is_linked: bool,
     decoder: FrameDecoder,
-    /// What each writer has to write in its turn.
+    /// The bytes that each writer has to write in its turn.
     batches: [Vec<u8>; WRITERS],
     /// The writers in the order in which they have asked. It is the turn of the first one.
     turns: VecDeque<usize>,
@@ -307,7 +307,7 @@ impl Agent {
             if !exit.has_exited && sources.iter().all(|source| source.is_ended) {
                 exit.has_exited = true;
                 let (status, requested) = (Some(exit.status), exit.is_requested);
-                let exited = ToFrontEnd::Exited { rank, status, requested };
+                let exited = ToFrontEnd::Exited { rank, status, requested, used: None };
                 self.messages.push_back(exited);
             }
         }

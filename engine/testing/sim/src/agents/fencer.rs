@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use iof_core::NodeId;
 use iof_nodes::limits::MAX_PIECE;
 use iof_nodes::{ExchangeAnswer, ToAgent, ToFrontEnd};
-use iof_proto::{Exchange, FencePurpose, Mpi, Rank, Status, ToTool};
+use iof_proto::{Exchange, FencePurpose, Mpi, Nspace, Proc, Rank, Status, ToTool};
 
 use super::NodeSet;
 use crate::rng::Rng;
@@ -58,7 +58,7 @@ impl Fencer {
         if !self.waits && !self.has_failed && rng.below(3) == 0 {
             self.waits = true;
             let (mpi, purpose) = (Mpi::Pmi1, FencePurpose::Values);
-            let exchange = Exchange::Fence { mpi, purpose, ranks: Vec::new(), data: Vec::new() };
+            let exchange = Exchange::Fence { mpi, purpose, members: Vec::new(), data: Vec::new() };
             sent.extend(
                 values(self.node, self.number).chunks(MAX_PIECE).map(|piece| ToFrontEnd::Piece(piece.into())),
             );
@@ -70,7 +70,7 @@ impl Fencer {
             sent.push(ToFrontEnd::Exchange {
                 call: self.next_modex,
                 rank: own,
-                exchange: Exchange::Modex(rank),
+                exchange: Exchange::Modex(Proc::new(Nspace::new("job").unwrap(), rank)),
             });
             self.next_modex += 1;
         }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use iof_core::{Exit, LastStep, NodeId, NodeLost, NodeReport};
 use iof_nodes::{
-    Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, NodeConfig, RankTotal, Silence, SilenceStep,
-    Start, StreamKey, ToAgent, ToFrontEnd, window,
+    Bundle, Frame, FrameDecoder, FrontEnd, FrontEvent, HEADER, NodeConfig, NodeStart, RankTotal, Silence,
+    SilenceStep, StreamKey, ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, JobSpec, Nspace, Policy, Rank, Rendezvous, StreamPull};
 
@@ -43,7 +43,7 @@ struct Edge {
     down: Vec<u8>,
 }
 
-/// What arrived of one stream.
+/// The part of one stream that has arrived.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrived {
     delivered: u64,
@@ -311,11 +311,11 @@ impl Front {
             FrontEvent::Message(ToFrontEnd::Started { pids }) => {
                 self.started += 1;
                 self.edges[node].is_started = true;
-                self.job.report(node, NodeReport::Started { pids });
+                self.job.report(node, NodeReport::Started { pids, began: SystemTime::UNIX_EPOCH });
             }
-            FrontEvent::Message(ToFrontEnd::Exited { rank, status, requested }) => {
+            FrontEvent::Message(ToFrontEnd::Exited { rank, status, requested, used }) => {
                 let exit = Exit::Status(ExitStatus::from_raw(status.unwrap()));
-                self.job.report(node, NodeReport::Exited { rank, exit, requested });
+                self.job.report(node, NodeReport::Exited { rank, exit, requested, used });
             }
             FrontEvent::Message(ToFrontEnd::Produced(totals)) => {
                 for RankTotal { rank, channel, produced } in totals {
@@ -379,7 +379,7 @@ impl Front {
             rendezvous: Rendezvous::None,
             files: None,
         };
-        self.send(node, &ToAgent::Start(Box::new(Start { spec, config })));
+        self.send(node, &ToAgent::Start(Box::new(NodeStart { spec, config })));
     }
 
     /// All streams of a node have ended: every byte was delivered or is a gap.

@@ -132,7 +132,7 @@ impl FrontJob {
                 self.started += 1;
                 self.open.insert(node);
             }
-            NodeReport::Exited { rank, exit, requested } => {
+            NodeReport::Exited { rank, exit, requested, used: _ } => {
                 let is_bad = self.kill_on_bad_exit == KillOnBadExit::Always && !exit.success();
                 self.exited(*rank, *exit, *requested, is_bad && !requested);
             }
@@ -140,7 +140,9 @@ impl FrontJob {
                 self.has_lost = true;
                 self.open.remove(&node);
                 self.puller.note_lost(node);
-                let (ranks, ends) = (lost.ranks.clone(), self.kill_on_bad_exit != KillOnBadExit::Never);
+                // A rank that was asked to end has not failed.
+                let ends = self.kill_on_bad_exit != KillOnBadExit::Never && !self.is_asked;
+                let ranks = lost.ranks.clone();
                 for (number, rank) in ranks.into_iter().enumerate() {
                     self.exited(rank, Exit::Unknown, self.is_asked, ends && number == 0);
                 }

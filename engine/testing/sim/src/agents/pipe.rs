@@ -77,7 +77,7 @@ pub fn time(turn: u64) -> Instant {
 /// The number with which a carrier that replaces another one begins.
 pub const SESSION: u64 = 0x0a00_0000_0000_5e55;
 
-/// What one end of an edge does with the carrier.
+/// One end of an edge, which writes to the carrier and reads from it.
 #[derive(Debug, Default)]
 pub struct EdgeEnd {
     pub link: LinkEnd,

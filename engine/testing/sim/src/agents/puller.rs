@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iof_core::Grant;
 use iof_proto::{
-    Channel, Channels, Decoder, FromTool, Nspace, PROTOCOL_VERSION, Position, Proc, Rank, StreamPull, ToTool,
-    encode,
+    Channel, Channels, Decoder, FromTool, Nspace, PROTOCOL_VERSION, Position, Proc, ProcInfo, ProcState,
+    Rank, StreamPull, ToTool, encode,
 };
 
 use crate::driver::{ConnectionId, PeerCredentials, SimulatedEngine};
@@ -28,6 +28,8 @@ pub struct Puller {
     requests: u32,
     asked: BTreeMap<u32, Streams>,
     registered: BTreeMap<u32, Streams>,
+    /// The ranks of registrations whose starts were reported, and whether their ends were.
+    reported: BTreeMap<(u32, Rank), bool>,
     /// The streams that nodes send, by the number of the pull.
     live: BTreeMap<u32, (Rank, Channel)>,
     /// The nodes that are lost.
@@ -47,6 +49,7 @@ impl Puller {
             requests: 0,
             asked: BTreeMap::new(),
             registered: BTreeMap::new(),
+            reported: BTreeMap::new(),
             live: BTreeMap::new(),
             lost: BTreeSet::new(),
         };
@@ -70,6 +73,7 @@ impl Puller {
                 }
                 ToTool::Deregistered { result, .. } => result.unwrap(),
                 ToTool::Cached { .. } => {}
+                ToTool::Ranks { handler, ranks, .. } => self.note_ranks(handler, &ranks),
                 message => panic!("{message:?}"),
             }
         }
@@ -101,9 +105,22 @@ impl Puller {
         };
         let of_rank = |rank: &Rank| channels.outputs().map(|channel| (*rank, channel)).collect::<Vec<_>>();
         self.asked.insert(self.requests, ranks.iter().flat_map(of_rank).collect());
-        let (from, persistent, directives) = (Position::Oldest, false, Vec::new());
-        let request = self.requests;
-        self.send(engine, &FromTool::Pull { request, procs, channels, from, persistent, directives });
+        let (request, from, directives) = (self.requests, Position::Oldest, Vec::new());
+        let (persistent, reports_ranks) = (false, self.requests.is_multiple_of(2));
+        let pull = FromTool::Pull { request, procs, channels, from, persistent, reports_ranks, directives };
+        self.send(engine, &pull);
+    }
+
+    /// Checks reports of ranks: each has started and then ended, once.
+    fn note_ranks(&mut self, handler: u32, ranks: &[ProcInfo]) {
+        for info in ranks {
+            let is_of = |streams: &Streams| streams.iter().any(|(rank, _)| *rank == info.proc.rank);
+            // The end of the registration may be on its way to the engine.
+            assert!(self.registered.get(&handler).is_none_or(is_of), "{info:?} was not asked for");
+            let has_ended = info.state != ProcState::Running;
+            let before = self.reported.insert((handler, info.proc.rank), has_ended);
+            assert_eq!(before, has_ended.then_some(false), "{info:?}");
+        }
     }
 
     fn is_read(&self, stream: &(Rank, Channel)) -> bool {

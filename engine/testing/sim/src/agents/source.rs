@@ -9,12 +9,12 @@ const RING: u64 = 64 << 10;
 pub const LINE: u64 = 60;
 const LINE_INTERVAL: u64 = 16;
 
-/// What a node has read from a rank and sent.
+/// The bytes that a node has read from a rank and sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Source {
     pub produced: u64,
     pub sent: u64,
-    /// What the rank writes in all, lost bytes included.
+    /// The number of bytes that the rank writes in all, lost bytes included.
     pub limit: u64,
     pub is_ended: bool,
     /// Another process keeps it open until it is cut off.

@@ -5,7 +5,7 @@ use std::mem;
 
 use iof_capture::{ProcessId, Signal};
 use iof_core::{
-    Call, DueUpcall, Ended, Grant, Input, PeerId, Receivers, SignalRequest, Sources, SpawnRequest,
+    Call, DueUpcall, Ended, Grant, Input, PeerId, ProcChannels, Receivers, SignalRequest, SpawnRequest,
     TakenCallback, Upcall,
 };
 use iof_proto::{Channels, Failure, Found, Info, JobSpec, Log, LogReport, Nspace, Proc, Query, Status};
@@ -95,7 +95,7 @@ pub enum HostCall {
 
 /// The signals to remote ranks that the host has not sent.
 pub(super) struct SignalCalls {
-    /// Whether they wait. Otherwise each is answered at once, without remote ranks.
+    /// Set if they wait. Otherwise each is answered at once, without remote ranks.
     wait: bool,
     calls: BTreeMap<u64, (SignalRequest, Signal, Receivers)>,
     last: u64,
@@ -233,10 +233,10 @@ impl SimulatedEngine {
     fn host_call(&mut self, DueUpcall { upcall, bytes }: DueUpcall) -> Option<HostCall> {
         Some(match upcall {
             Upcall::Approve { peer, .. } => HostCall::Approve(CallToken(Call::Approve(peer))),
-            Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
+            Upcall::Pull { call, sources: ProcChannels { procs, channels }, directives } => {
                 HostCall::Pull { call: CallToken(Call::Pull(call)), procs, channels, directives }
             }
-            Upcall::Stop(Sources { procs, channels }) => HostCall::Stop { procs, channels },
+            Upcall::Stop(ProcChannels { procs, channels }) => HostCall::Stop { procs, channels },
             Upcall::Stdin { push, stdin, piece } => {
                 let (call, source) = (CallToken(Call::Stdin(push)), stdin.source.clone());
                 let (targets, position) = (stdin.targets.clone(), piece.position);

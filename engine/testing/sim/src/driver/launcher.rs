@@ -1,7 +1,7 @@
-//! What a launcher does: it starts jobs, reports what their ranks do, signals them, delivers output
-//! of remote ranks, and removes jobs.
+//! The actions of a launcher: it starts jobs, reports what their ranks do, signals them, delivers
+//! output of remote ranks, and removes jobs.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_core::{
@@ -22,19 +22,19 @@ pub struct NewJob {
     pub nspace: Nspace,
     /// The number of its local ranks.
     pub ranks: u32,
-    /// Whether it has remote ranks, too.
+    /// Set if it has remote ranks, too.
     pub elsewhere: bool,
-    /// How long streams may stay open after the exit of their rank.
+    /// The time for which streams may stay open after the exit of their rank.
     pub grace: Option<Duration>,
     /// The time that it may take.
     pub timeout: Option<Duration>,
-    /// Whether the failure of a rank ends it.
+    /// The failures of a rank that end it.
     pub kill_on_bad_exit: KillOnBadExit,
     /// The options of its streams.
     pub directives: Directives,
 }
 
-/// Whether a rank's stdin can be pushed to.
+/// The tools that can push to a rank's stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankStdin {
     /// It can.
@@ -94,11 +94,11 @@ pub struct Output {
     pub bytes: Vec<u8>,
     /// Their position, if it is known.
     pub offset: Option<u64>,
-    /// How the stream ends after them.
+    /// The end of the stream after them.
     pub end: OutputEnd,
 }
 
-/// How the stream of a remote rank ends.
+/// The end of a remote rank's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputEnd {
     /// It does not.
@@ -146,7 +146,7 @@ impl SimulatedEngine {
 
     /// Notes the pid of a rank that is being started.
     pub fn note_pid(&mut self, proc: &Proc, pid: u32) {
-        self.core.note_pid(&proc.nspace, proc.rank, pid);
+        self.core.note_pid(&proc.nspace, proc.rank, pid, SystemTime::UNIX_EPOCH);
     }
 
     /// Adds a rank that runs.

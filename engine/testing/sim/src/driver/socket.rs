@@ -16,11 +16,11 @@ use super::Digest;
 pub struct Packet {
     /// The encoded message.
     pub frame: Vec<u8>,
-    /// What is shared with it.
+    /// The objects that are shared with it.
     pub shared: Shared,
 }
 
-/// What accompanies a message, where a real engine sends descriptors.
+/// The objects that accompany a message, where a real engine sends descriptors.
 #[allow(missing_docs, reason = "as in `crate::memory`")]
 pub enum Shared {
     Nothing,

@@ -1,5 +1,5 @@
-//! What a simulator must know of the commands to the capture: which streams there are, their
-//! configurations, their readers and their ends.
+//! The facts that a simulator must know of the commands to the capture: which streams there are,
+//! their configurations, their readers and their ends.
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ pub enum SentStep {
         reader: ReaderId,
         /// The position of its first byte.
         start: Start,
-        /// Whether it holds the stream back.
+        /// The degree to which it holds the stream back.
         gating: Gating,
         /// The number of bytes that it reads at a time.
         group: u64,
-        /// Whether it is in another process.
+        /// Set if it is in another process.
         remote: bool,
         /// The registration of the tool, with its options.
         registration: Option<(u32, PullOptions)>,
@@ -64,7 +64,7 @@ pub enum SentStep {
 pub struct PullOptions {
     /// Its directives.
     pub directives: Directives,
-    /// Where its readers start.
+    /// The point at which its readers start.
     pub start: Start,
 }
 

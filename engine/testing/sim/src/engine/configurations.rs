@@ -19,22 +19,23 @@ pub type Reader = (ConnectionId, u32);
 /// The smallest cache.
 pub const LEAST_CACHE: u64 = 16 << 10;
 
-/// What the job of a stream specifies for it.
+/// The options that the job of a stream specifies for it.
 #[derive(Clone, Copy, Debug)]
 pub struct JobOptions {
     /// The configuration for which no registration asks.
     pub config: StreamConfig,
-    /// Whether forwarding was requested or ruled out; `None` if it was not specified.
+    /// `true` if forwarding was requested, `false` if it was ruled out; `None` if it was not
+    /// specified.
     pub forward: Option<bool>,
-    /// Whether the backlog was released before the stream existed.
+    /// Set if the backlog was released before the stream existed.
     pub released: bool,
 }
 
-/// What is known of a stream.
+/// The facts known of a stream.
 #[derive(Debug)]
 struct Configured {
     info: StreamInfo,
-    /// Whether a rank writes it to a pipe.
+    /// Set if a rank writes it to a pipe.
     is_local: bool,
     options: JobOptions,
     /// The configuration that the core has commanded last.

@@ -1,5 +1,5 @@
-//! What ranks report about MPI, what the embedder does besides starting jobs, and how jobs must
-//! end.
+//! The reports of ranks about MPI, the embedder's actions besides starting jobs, and the ends that
+//! jobs must have.
 
 use iof_capture::{ProcessId, Signal};
 use iof_proto::log::key as log_key;

@@ -1,4 +1,4 @@
-//! How a job must end: its exit status and its early end, from what its ranks have done.
+//! The end that a job must have: its exit status and its early end, from the actions of its ranks.
 
 use std::mem;
 use std::process::ExitStatus;
@@ -13,7 +13,7 @@ use crate::driver::MpiReport;
 /// The signals that ask a rank to end.
 const REQUESTS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
-/// How far a rank has come in MPI.
+/// The progress of a rank in MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It has not begun.
@@ -28,31 +28,31 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct RankEnd {
     exit: Exit,
-    /// Whether a signal that was sent to it explains a failure; `None` if that is unclear.
+    /// `true` if a signal that was sent to it explains a failure; `None` if that is unclear.
     requested: Option<bool>,
-    /// Whether it was inside MPI, and not asked to end.
+    /// Set if it was inside MPI, and not asked to end.
     unfinalized: bool,
 }
 
-/// What is known of a rank.
+/// The facts known of a rank.
 #[derive(Debug)]
 struct RankModel {
     phase: Phase,
-    /// Whether it is in the embedder's process group.
+    /// Set if it is in the embedder's process group.
     shares_group: bool,
     /// The signals that were sent to it.
     signals: Vec<(Signal, Instant)>,
     end: Option<RankEnd>,
 }
 
-/// What is known of a job.
+/// The facts known of a job.
 #[derive(Debug)]
 pub struct Ends {
     kill_on: KillOnBadExit,
     /// When its time limit is reached.
     timeout: Option<Instant>,
     ranks: Vec<RankModel>,
-    /// How far the rank that is being started has come in MPI.
+    /// The progress in MPI of the rank that is being started.
     starting: Phase,
     /// The ranks that have failed, in this order.
     failed: Vec<Rank>,

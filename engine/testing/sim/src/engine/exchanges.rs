@@ -103,13 +103,17 @@ impl Exchanges {
             let is_same =
                 |old: &Published| old.found.key == found.key && old.range == range && old.is_found_by(caller);
             let is_taken = self.values.iter().any(is_same);
-            let user = |held| [(QuotaScope::User, held)];
+            let held = |amount: fn(&Published) -> u64| {
+                let of_job = self.values.iter().filter(|value| value.publisher.0 == caller.0);
+                let (job, user) = (of_job.map(amount).sum(), self.values.iter().map(amount).sum());
+                [(QuotaScope::Job, job), (QuotaScope::User, user)]
+            };
             let refused = if is_taken {
                 Some(Answered::Refused(Status::ERR_DUPLICATE_KEY, None))
             } else {
-                let bytes = self.values.iter().map(Published::bytes).sum();
-                Self::excess(limits, Quota::Published, &user(self.values.len() as u64), 1)
-                    .or_else(|| Self::excess(limits, Quota::PublishedBytes, &user(bytes), new.bytes()))
+                Self::excess(limits, Quota::Published, &held(|_| 1), 1).or_else(|| {
+                    Self::excess(limits, Quota::PublishedBytes, &held(Published::bytes), new.bytes())
+                })
             };
             if let Some(refused) = refused {
                 self.values.truncate(before);
@@ -176,7 +180,9 @@ impl Exchanges {
                         lookups.map(|lookup| lookup.keys.len() as u64).sum()
                     };
                     let own = sum(&mut self.lookups.iter().filter(|lookup| lookup.caller == caller));
-                    let held = [(QuotaScope::Tool, own), (QuotaScope::User, sum(&mut self.lookups.iter()))];
+                    let of_job = self.lookups.iter().filter(|lookup| lookup.caller.0 == caller.0);
+                    let (job, user) = (sum(&mut { of_job }), sum(&mut self.lookups.iter()));
+                    let held = [(QuotaScope::Tool, own), (QuotaScope::Job, job), (QuotaScope::User, user)];
                     match Self::excess(limits, Quota::AwaitedKeys, &held, keys.len() as u64) {
                         Some(refused) => refused,
                         None => {
@@ -214,7 +220,8 @@ impl Exchanges {
 
     fn group(&mut self, group: (u64, String), constructs: bool, numbered: bool, limits: &Limits) -> Answered {
         if constructs {
-            let held = [(QuotaScope::User, self.groups.len() as u64)];
+            let of_job = self.groups.iter().filter(|(run, _)| *run == group.0).count();
+            let held = [(QuotaScope::Job, of_job as u64), (QuotaScope::User, self.groups.len() as u64)];
             Self::excess(limits, Quota::Groups, &held, 1).unwrap_or_else(|| {
                 self.groups.push(group);
                 self.contexts += u32::from(numbered);
@@ -295,7 +302,7 @@ fn any_exchange(source: &Proc, number: u64, rng: &mut Rng) -> Exchange {
         5 => Exchange::Unpublish { keys: if rng.chance(48) { Vec::new() } else { keys }, range },
         kind => {
             let (name, with_context) = (KEYS[first].to_owned(), rng.chance(128));
-            Exchange::Group { name, ranks: Vec::new(), constructs: kind == 6, with_context }
+            Exchange::Group { name, members: Vec::new(), constructs: kind == 6, with_context }
         }
     }
 }

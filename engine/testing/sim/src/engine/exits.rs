@@ -3,9 +3,11 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
+use std::time::{Duration, UNIX_EPOCH};
 
 use iof_capture::{Event, ProcessId, Signal};
-use iof_proto::{Proc, Rank};
+use iof_core::Exit;
+use iof_proto::{Proc, Rank, UsedResources};
 
 use super::EngineWorld;
 use super::tool::Request;
@@ -49,8 +51,13 @@ impl EngineWorld {
                         let reported = engine.report_exit(&job.nspace, job.run, Rank(number as u32));
                         assert_eq!(reported, Some(rank.process), "the report of an exit");
                     }
+                    let exit = job.ends.exit(number).filter(|exit| *exit != Exit::Unknown);
+                    truth.exits.insert((job.run, Rank(number as u32)), exit.map(Exit::code));
+                    let peak_memory = number as u64;
+                    let used =
+                        status.map(|_| UsedResources { ended: UNIX_EPOCH, cpu: Duration::ZERO, peak_memory });
                     let status = status.ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD));
-                    engine.captured(Event::Exited { process: rank.process, status });
+                    engine.captured(Event::Exited { process: rank.process, status, used });
                     finishes.exited(rank.process, *now);
                     let is_last = engine.has_exited(&job.nspace);
                     truth.exchanges.exited(job.run, (!is_last).then_some(Rank(number as u32)));
@@ -61,7 +68,7 @@ impl EngineWorld {
             let is_reported = runs && (all || rng.chance(128));
             if is_reported {
                 let status = Ok(ExitStatus::from_raw(9));
-                engine.captured(Event::Exited { process: rank.process, status });
+                engine.captured(Event::Exited { process: rank.process, status, used: None });
             }
             !is_reported
         });

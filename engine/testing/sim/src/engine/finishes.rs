@@ -9,13 +9,13 @@ use iof_proto::Channel;
 
 use super::EngineWorld;
 
-/// What is known of a local rank.
+/// The facts known of a local rank.
 #[derive(Debug)]
 struct RankStreams {
     run: u64,
     /// In the order of [`Channel::OUTPUTS`].
     streams: [SourceId; Channel::OUTPUTS.len()],
-    /// How long they may stay open after its exit.
+    /// The time for which they may stay open after its exit.
     grace: Option<Duration>,
     /// When the core has learned of its exit.
     exited: Option<Instant>,

@@ -37,9 +37,9 @@ enum Waiting {
 /// The host.
 #[derive(Debug, Default)]
 pub struct Host {
-    /// Whether it leaves some calls without an answer.
+    /// Set if it leaves some calls without an answer.
     silent: bool,
-    /// Whether it pauses stdin.
+    /// Set if it pauses stdin.
     pauses: bool,
     /// The number of its calls.
     calls: usize,
@@ -65,7 +65,7 @@ pub struct Host {
     promised: Vec<(Vec<ProcessId>, Signal)>,
     /// The remote ranks that it is to signal for each request.
     to_signal: Vec<((ConnectionId, u32), Vec<Proc>)>,
-    /// How many remote ranks it has signalled for each request.
+    /// The number of remote ranks that it has signalled for each request.
     signalled: Vec<((ConnectionId, u32), usize)>,
     /// The queries with a number that it was asked.
     queries: Vec<(u32, Vec<Query>)>,

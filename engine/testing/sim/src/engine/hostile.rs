@@ -39,6 +39,7 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
             channels: rng.pick(&[Channels::ALL, Channels::STDOUT, Channels::STDIN, Channel::Stddiag.into()]),
             from: rng.pick(&[Position::Oldest, Position::Newest, Position::Offset(7), Position::Lines(1)]),
             persistent: rng.chance(128),
+            reports_ranks: true,
             directives: vec![Info::new(key::PMIX_IOF_CACHE_SIZE, rng.below(1 << 20) as u32)],
         },
         3 | 4 => FromTool::Follow { slot },

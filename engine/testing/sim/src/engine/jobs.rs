@@ -45,7 +45,7 @@ struct RankChannel {
     written: u64,
     /// The bytes that were written when the engine asked to complete the stream with them.
     finished: Option<u64>,
-    /// Whether the engine has asked to close the stream, because its job failed to start.
+    /// Set if the engine has asked to close the stream, because its job failed to start.
     closed: bool,
 }
 
@@ -66,9 +66,9 @@ pub struct RankProcess {
     pub signals: RankSignals,
     pub stopped: bool,
     pub exited: bool,
-    /// How it ended, as wait(2) reports it.
+    /// Its exit status, as wait(2) reports it.
     pub status: Option<i32>,
-    /// Whether its exit was reported.
+    /// Set if its exit was reported.
     pub reported: bool,
 }
 
@@ -83,11 +83,11 @@ pub struct Job {
     config: StreamConfig,
     /// The channels that the embedder's own tools receive.
     pub forward: Channels,
-    /// Whether these were specified.
+    /// Set if these were specified.
     forwards: bool,
-    /// Whether its backlog was released.
+    /// Set if its backlog was released.
     pub released: bool,
-    /// How long its streams may stay open after the exit of their rank.
+    /// The time for which its streams may stay open after the exit of their rank.
     grace: Option<Duration>,
     /// The number of its local ranks.
     planned: u32,
@@ -95,17 +95,17 @@ pub struct Job {
     pub launching: Range<u32>,
     pub ranks: Vec<RankProcess>,
     pub registered: bool,
-    /// Whether a rank could not be started. If remote ranks remain, its name is not used again.
+    /// Set if a rank could not be started. If remote ranks remain, its name is not used again.
     failed: bool,
     /// The wait(2) status with which the rank that is being started has ended already.
     pub starting_status: Option<i32>,
-    /// Whether it has remote ranks, too.
+    /// Set if it has remote ranks, too.
     pub elsewhere: bool,
-    /// Whether the host has ended its remote part.
+    /// Set if the host has ended its remote part.
     pub remote_ended: bool,
     /// The exit code with which the host has ended its remote part.
     pub exit_code: Option<i32>,
-    /// How it must end.
+    /// The end that it must have.
     pub ends: Ends,
 }
 

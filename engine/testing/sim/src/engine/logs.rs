@@ -21,7 +21,7 @@ struct Message {
     run: Option<u64>,
     /// The registrations of that time that include the target.
     readers: Vec<Reader>,
-    /// Where it was written.
+    /// The places where it was written.
     places: BTreeMap<Channel, (StreamInfo, u64)>,
 }
 

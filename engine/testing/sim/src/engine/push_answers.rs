@@ -1,4 +1,5 @@
-//! What tools must be answered that ask to push, and what the engine does with the stdin of ranks.
+//! The answers that tools that ask to push must get, and the engine's actions on the stdin of
+//! ranks.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ struct Allowed {
     reasons: Vec<StdinUnavailable>,
 }
 
-/// What a request to push refers to.
+/// The ranks that a request to push refers to.
 #[derive(Debug, Default)]
 struct Resolved {
     /// A job or rank does not exist.

@@ -5,12 +5,12 @@ use iof_tool::test_utils::ProtocolSide;
 
 use super::stdins;
 
-/// What a tool pushes.
+/// The bytes that a tool pushes.
 #[derive(Clone, Copy, Debug)]
 pub struct PushPlan {
     /// The number of bytes.
     pub size: u64,
-    /// What the bytes follow from.
+    /// The number from which the bytes follow.
     pub content: u64,
 }
 

@@ -28,9 +28,9 @@ pub type HostAnswer = Result<Vec<Found>, Failure>;
 #[derive(Debug)]
 struct QueryRecord {
     queries: Vec<Query>,
-    /// What the engine knew when it asked the host; `None` if it has not asked.
+    /// The values that the engine knew when it asked the host; `None` if it has not asked.
     ours: Option<BTreeMap<Key, Value>>,
-    /// What the host has answered first.
+    /// The first answer of the host.
     theirs: Option<HostAnswer>,
 }
 
@@ -217,12 +217,12 @@ fn value_of_host(key: &str, rng: &mut Rng) -> Value {
             });
             let procs: Vec<Proc> = procs.filter(|_| rng.chance(96)).collect();
             let row = |proc| ProcInfo {
-                proc,
                 pid: rng.below(1 << 20) as u32,
                 host: "elsewhere".into(),
                 executable: "theirs".into(),
                 state: rng.pick(&[ProcState::Running, ProcState::Terminated, ProcState::Unknown]),
                 exit_code: rng.pick(&[None, Some(0), Some(3)]),
+                ..ProcInfo::new(proc, ProcState::Unknown)
             };
             Value::Procs(procs.into_iter().map(row).collect())
         }

@@ -1,8 +1,10 @@
-//! What a tool must receive for a registration: every stream, every byte, every end.
+//! The output that a tool must receive for a registration: every stream, every byte, every end.
 
 use std::collections::BTreeMap;
 
-use iof_proto::{Channel, Channels, Directives, EffectiveOptions, Failure, Nspace, Proc, Rank, Status};
+use iof_proto::{
+    Channel, Channels, Directives, EffectiveOptions, Failure, Nspace, Proc, ProcInfo, ProcState, Rank, Status,
+};
 use iof_shm_ring::{Attached, Start};
 use iof_tool::test_utils::StreamInfo;
 
@@ -15,37 +17,39 @@ pub struct Pull {
     pub procs: Vec<Proc>,
     /// Their channels.
     pub channels: Channels,
-    /// Where it starts.
+    /// The point at which it starts.
     pub start: Start,
-    /// Whether it continues with later jobs of the same names.
+    /// Set if it continues with later jobs of the same names.
     pub persistent: bool,
-    /// Whether its tool is the embedder's own, which receives only what is forwarded.
+    /// Set if it asks for starts and ends of ranks.
+    pub reports_ranks: bool,
+    /// Set if its tool is the embedder's own, which receives only what is forwarded.
     pub own: bool,
     /// Its directives.
     pub directives: Directives,
-    /// How many runs of each name had been removed when it was sent.
+    /// The number of runs of each name that had been removed when it was sent.
     pub past: BTreeMap<Nspace, usize>,
 }
 
-/// What was read of one stream.
+/// The part of one stream that was read.
 #[derive(Debug)]
 pub struct Feed {
     /// Bytes that the source had produced before the first one of the registration.
     pub begin: u64,
     /// Bytes that it had produced before the next one.
     pub next: u64,
-    /// Whether no byte may be lost.
+    /// Set if no byte may be lost.
     strict: bool,
-    /// Whether the stream was held for it, so that no byte may be lost before the first one.
+    /// Set if the stream was held for it, so that no byte may be lost before the first one.
     from_first: bool,
     /// Bytes delivered and lost.
     pub delivered: u64,
     pub lost: u64,
-    /// Whether it was read to its end.
+    /// Set if it was read to its end.
     pub ended: bool,
 }
 
-/// How far a registration is on its way to its end.
+/// The progress of a registration towards its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closing {
     /// It is not being ended.
@@ -59,20 +63,22 @@ pub enum Closing {
 /// A registration.
 #[derive(Debug)]
 pub struct Registration {
-    /// What it covers.
+    /// The pull that requested it.
     pub pull: Pull,
-    /// How far it is on its way to its end.
+    /// Its progress towards its end.
     pub closing: Closing,
     announced: bool,
     /// The runs of each name whose ends were reported.
     ends: BTreeMap<Nspace, Vec<u64>>,
     /// The last run of each name whose end was delivered.
     delivered: BTreeMap<Nspace, u64>,
+    /// The runs and ranks whose starts were delivered, and whether their ends were.
+    ranks: BTreeMap<(u64, Rank), bool>,
     /// The streams and bytes that it misses.
     missed: BTreeMap<(Nspace, Channel), (u64, u64)>,
     /// Its streams.
     pub feeds: BTreeMap<StreamInfo, Feed>,
-    /// How many runs of each name had been removed when it was granted.
+    /// The number of runs of each name that had been removed when it was granted.
     past: BTreeMap<Nspace, usize>,
 }
 
@@ -122,6 +128,7 @@ impl Registration {
             announced: false,
             ends: BTreeMap::new(),
             delivered: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             missed: BTreeMap::new(),
             feeds: BTreeMap::new(),
             past,
@@ -197,10 +204,29 @@ impl Registration {
             }
         }
         ends.extend(runs[first..=index].iter().map(|record| record.run));
+        let known = truth.exits.range((run, Rank(0))..=(run, Rank(u32::MAX)));
+        for (of_run, _) in known.filter(|_| self.pull.reports_ranks && !truth.is_cut) {
+            let is_named = self.pull.names(&Proc::new(nspace.clone(), of_run.1));
+            assert_eq!(self.ranks.get(of_run), is_named.then_some(&true), "rank {} of {nspace}", of_run.1);
+        }
         // The rings that arrive for a registration that is ending are not used.
         if self.is_open() {
             self.check_streams(nspace, truth);
         }
+    }
+
+    /// Notes that a rank has started or ended: once each, in this order and before the end of its job.
+    pub fn rank(&mut self, run: u64, info: &ProcInfo, truth: &Truth) {
+        let ProcInfo { proc, state, exit_code, used, .. } = info;
+        assert!(self.pull.reports_ranks && self.pull.names(proc), "{info:?} was not asked for");
+        let is_over = self.ends.get(&proc.nspace).is_some_and(|ends| ends.contains(&run));
+        assert!(!is_over, "{info:?} follows the end of its job");
+        let has_ended = *state != ProcState::Running;
+        let before = self.ranks.insert((run, proc.rank), has_ended);
+        assert_eq!(before, has_ended.then_some(false), "{info:?}");
+        let exit = truth.exits.get(&(run, proc.rank)).copied().flatten().filter(|_| has_ended);
+        assert_eq!(*exit_code, exit, "{info:?}");
+        assert_eq!(used.map(|used| used.peak_memory), exit.map(|_| proc.rank.0.into()), "{info:?}");
     }
 
     /// Returns whether nothing ends it.

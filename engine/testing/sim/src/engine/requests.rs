@@ -1,4 +1,4 @@
-//! What honest tools ask for.
+//! The requests of honest tools.
 
 use iof_core::Grant;
 use iof_proto::directive::key;
@@ -100,18 +100,20 @@ impl EngineWorld {
             options.buffering_size = Some(size);
             directives.push(Info::new(key::PMIX_IOF_BUFFERING_SIZE, size));
         }
+        let reports_ranks = tool.registrations.len().is_multiple_of(2);
         let pull = Pull {
             procs: procs.clone(),
             channels,
             start,
             persistent,
+            reports_ranks,
             own: tool.own,
             directives: options,
             past,
         };
         let from = if start == Start::Oldest { Position::Oldest } else { Position::Newest };
-        let asked =
-            iof_tool::Pull { persistent, directives, ..iof_tool::Pull::new(procs, channels).from(from) };
+        let asked = iof_tool::Pull::new(procs, channels).from(from);
+        let asked = iof_tool::Pull { persistent, reports_ranks, directives, ..asked };
         tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));
     }
 

@@ -1,10 +1,13 @@
-//! What the engine knows of jobs and their ranks: the values with which it must answer queries.
+//! The engine's knowledge of jobs and their ranks: the values with which it must answer queries.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, UNIX_EPOCH};
 
 use iof_core::Exit;
 use iof_proto::query::key;
-use iof_proto::{Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
+use iof_proto::{
+    Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, UsedResources, Value,
+};
 
 use super::EngineWorld;
 use super::jobs::Job;
@@ -137,7 +140,8 @@ impl EngineWorld {
 fn row(job: &Job, rank: Rank, pid: u32, state: ProcState) -> ProcInfo {
     let proc = Proc::new(job.nspace.clone(), rank);
     let host = EngineWorld::NODE.to_owned();
-    ProcInfo { proc, pid, host, executable: String::new(), state, exit_code: None }
+    let began = (pid > 0).then_some(UNIX_EPOCH);
+    ProcInfo { pid, host, began, ..ProcInfo::new(proc, state) }
 }
 
 /// Returns the rows of the local ranks of a job, and of those that are being started.
@@ -153,7 +157,9 @@ fn here(job: &Job) -> Vec<ProcInfo> {
             Some(_) => ProcState::Failed,
         };
         let exit_code = exit.filter(|exit| *exit != Exit::Unknown).map(Exit::code);
-        ProcInfo { exit_code, ..row(job, Rank(number as u32), rank.pid, state) }
+        let peak_memory = number as u64;
+        let used = exit_code.map(|_| UsedResources { ended: UNIX_EPOCH, cpu: Duration::ZERO, peak_memory });
+        ProcInfo { exit_code, used, ..row(job, Rank(number as u32), rank.pid, state) }
     });
     running.chain(launching).collect()
 }

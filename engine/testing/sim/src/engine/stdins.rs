@@ -1,5 +1,5 @@
-//! What ranks must read from their stdin, what the host must receive for remote ranks, and what the
-//! report of each push must contain.
+//! The bytes that ranks must read from their stdin, those that the host must receive for remote
+//! ranks, and the content that the report of each push must have.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,15 +27,15 @@ pub struct PushRequest {
     /// The bytes follow from this number.
     pub content: u64,
     pub targets: Vec<Proc>,
-    /// Whether the tool is the embedder's own.
+    /// Set if the tool is the embedder's own.
     pub own: bool,
-    /// Whether targets that cannot be reached are skipped.
+    /// Set if targets that cannot be reached are skipped.
     pub partial: bool,
-    /// Whether the targets' stdin ends with the push.
+    /// Set if the targets' stdin ends with the push.
     pub completes: bool,
 }
 
-/// How a push has ended at a local rank: the bytes that it has taken, and why it took no more.
+/// The end of a push at a local rank: the bytes that it has taken, and why it took no more.
 type LocalEnd = (u64, Option<PartialCause>);
 
 /// A push.
@@ -43,9 +43,9 @@ type LocalEnd = (u64, Option<PartialCause>);
 pub struct PushRecord {
     /// The tool with its number for the push.
     pub tool: Option<(ConnectionId, u32)>,
-    /// What the bytes follow from. The bytes of hostile tools are 0.
+    /// The number from which the bytes follow. The bytes of hostile tools are 0.
     content: Option<u64>,
-    /// Whether the targets' stdin ends with it.
+    /// Set if the targets' stdin ends with it.
     pub closes: bool,
     /// The local targets.
     pub local: BTreeMap<TargetId, Option<LocalEnd>>,
@@ -60,7 +60,7 @@ pub struct PushRecord {
     report: Option<PushReport>,
 }
 
-/// What the host has received of a push.
+/// The part of a push that the host has received.
 #[derive(Debug, Default)]
 struct Remote {
     source: Option<Proc>,
@@ -70,11 +70,11 @@ struct Remote {
     position: u64,
     /// The length of the piece that it has not answered.
     unanswered: Option<u64>,
-    /// Whether it has received the end.
+    /// Set if it has received the end.
     has_end: bool,
     /// Why it takes no more.
     refused: Option<PartialCause>,
-    /// Whether a later push to the same ranks has begun.
+    /// Set if a later push to the same ranks has begun.
     is_over: bool,
 }
 
@@ -86,9 +86,9 @@ pub struct Stdin {
     turns: VecDeque<PushId>,
     /// The bytes of the first of them that the rank has read.
     read: u64,
-    /// Whether the engine has asked to close it.
+    /// Set if the engine has asked to close it.
     pub is_stopped: bool,
-    /// Whether the capture has closed it, and the engine knows that.
+    /// Set if the capture has closed it, and the engine knows that.
     pub is_shut: bool,
     pub is_known_shut: bool,
 }

@@ -21,7 +21,7 @@ use crate::tool::Summary;
 
 mod answers;
 
-/// How a tool behaves.
+/// The behaviour of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Reads everything as soon as it can.
@@ -57,9 +57,9 @@ pub enum Request {
 /// A tool.
 #[derive(Debug)]
 pub struct Tool {
-    /// How it behaves.
+    /// Its behaviour.
     pub manner: Manner,
-    /// Whether it is the embedder's own.
+    /// Set if it is the embedder's own.
     pub own: bool,
     /// Its connection.
     pub id: ConnectionId,
@@ -67,18 +67,18 @@ pub struct Tool {
     pub uid: u32,
     /// Its process.
     pub process: ClientProcess,
-    /// Whether it is stopped.
+    /// Set if it is stopped.
     pub paused: bool,
-    /// Whether its end of the connection is closed.
+    /// Set if its end of the connection is closed.
     pub closed: bool,
-    /// Whether the engine has refused it or is gone.
+    /// Set if the engine has refused it or is gone.
     pub refused: bool,
-    /// Whether the engine has disconnected it.
+    /// Set if the engine has disconnected it.
     pub lost: bool,
     /// Its reader page, once it is welcome.
     pub page: Option<Arc<ReaderPage>>,
     bell: Option<Bell>,
-    /// What a real tool keeps, once it is welcome.
+    /// The state that a real tool keeps, once it is welcome.
     side: Option<ProtocolSide>,
     /// The registrations whose pulls were answered.
     granted: BTreeSet<u32>,
@@ -93,9 +93,9 @@ pub struct Tool {
     /// Streams whose bytes it has borrowed, and those that it has deferred.
     held: Vec<FeedId>,
     deferred: Vec<FeedId>,
-    /// What it has read in all.
+    /// The total that it has read.
     pub summary: Summary,
-    /// What has happened to it.
+    /// The events that have happened to it.
     pub counts: Counts,
     /// The limits for which its requests were refused, until that was checked.
     pub refused_for: Vec<&'static str>,

@@ -1,10 +1,10 @@
-//! What was really written: the bytes of each stream, whichever way they reach the engine.
+//! The bytes that were really written to each stream, whichever way they reach the engine.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use iof_capture::SourceId;
-use iof_proto::{Answer, Failure, Nspace, StreamStats, Value};
+use iof_proto::{Answer, Failure, Nspace, Rank, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
 use super::configurations::Configurations;
@@ -26,19 +26,19 @@ enum Content {
     Recorded(Vec<u8>, Vec<Range<u64>>),
 }
 
-/// What is known of a stream.
+/// The facts known of a stream.
 #[derive(Debug)]
 pub struct StreamRecord {
     content: Content,
     /// The bytes that it has, once it is complete.
     pub produced: Option<u64>,
-    /// Whether a reader with the grant to block holds it back from its first byte on.
+    /// Set if a reader with the grant to block holds it back from its first byte on.
     pub blocks: bool,
-    /// Whether the embedder's own tools receive it.
+    /// Set if the embedder's own tools receive it.
     pub forwarded: bool,
     /// The number of bytes that are missing after its end, if it is broken.
     pub missing: Option<u64>,
-    /// Whether its rank belongs to a job that failed to start, so that later registrations do not
+    /// Set if its rank belongs to a job that failed to start, so that later registrations do not
     /// receive it.
     pub withdrawn: bool,
 }
@@ -59,7 +59,7 @@ impl StreamRecord {
 pub struct RunRecord {
     /// Its number.
     pub run: u64,
-    /// Whether it is not in the engine's tables any more.
+    /// Set if it is no longer in the engine's tables.
     pub removed: bool,
 }
 
@@ -70,6 +70,8 @@ pub struct Truth {
     by_source: BTreeMap<SourceId, StreamInfo>,
     runs: BTreeMap<Nspace, Vec<RunRecord>>,
     exit_codes: BTreeMap<(Nspace, u64), Option<i32>>,
+    /// The exit codes of local ranks that have exited, if they are known.
+    pub exits: BTreeMap<(u64, Rank), Option<i32>>,
     /// The messages with texts of their own.
     pub messages: Messages,
     /// The queries of tools.
@@ -82,7 +84,7 @@ pub struct Truth {
     pub configurations: Configurations,
     /// The pushes, and the stdin of local ranks.
     pub stdins: Stdins,
-    /// How many remote ranks the host has signalled for a request of a tool.
+    /// The number of remote ranks that the host has signalled for a request of a tool.
     pub signalled: BTreeMap<(ConnectionId, u32), usize>,
     /// Memory or slots have run out for some streams, so that registrations miss these.
     pub may_miss: bool,
@@ -258,6 +260,7 @@ impl Truth {
     /// Records that the local ranks of a run are removed, because another one can't be started.
     pub fn withdraw_ranks(&mut self, nspace: &Nspace, run: u64) {
         self.configurations.withdraw(nspace, run);
+        self.exits.retain(|(of_run, _), _| *of_run != run);
         for (info, record) in &mut self.streams {
             let is_of_run = info.source.nspace == *nspace && info.run == run;
             record.withdrawn |= is_of_run && matches!(record.content, Content::Made(_));

@@ -1,4 +1,4 @@
-//! What the launcher does to streams: it changes their options, and ends and removes them.
+//! The launcher's actions on streams: it changes their options, and ends and removes them.
 
 use iof_capture::{Command, SourceId, StreamRequest, StreamStep};
 use iof_shm_ring::Policy;

@@ -99,7 +99,8 @@ impl Site {
     /// Starts `iof run OPTIONS -- PROGRAM...`
     pub fn run<P: AsRef<OsStr>>(&self, options: &[&str], program: impl IntoIterator<Item = P>) -> Process {
         let backend = self.backend.iter().flat_map(|backend| ["--backend", backend]);
-        let carrier = self.carrier.iter().filter(|_| options.contains(&"--rsh"));
+        let is_open = options.contains(&"--rsh") && !options.contains(&"--carrier");
+        let carrier = self.carrier.iter().filter(|_| is_open);
         let carrier = carrier.flat_map(|carrier| ["--carrier", carrier]);
         Process::start(self.iof("run").args(backend).args(carrier).args(options).arg("--").args(program))
     }

@@ -62,6 +62,7 @@ impl RawTool {
             channels,
             from: Position::Oldest,
             persistent: false,
+            reports_ranks: false,
             directives,
         });
     }

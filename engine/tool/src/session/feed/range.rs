@@ -32,14 +32,11 @@ impl Feed {
         }
     }
 
-    /// Waits for [`Feed::find_lines`] if where it begins depends on all that was cached. `is_behind`
-    /// specifies that some of that is not in the ring yet.
-    pub(crate) fn await_cached(&mut self, from: Position, is_behind: bool) {
-        self.range.lines = match from {
-            Position::Lines(count @ 1..) => Some(count),
-            _ if from.is_newest() && is_behind => Some(0),
-            _ => None,
-        };
+    /// Waits for [`Feed::find_lines`] if where it begins depends on all that was cached.
+    pub(crate) fn await_cached(&mut self, from: Position) {
+        if let Position::Lines(count @ 1..) = from {
+            self.range.lines = Some(count);
+        }
     }
 
     /// Makes the stream begin at an offset, see [`Reader::begin_at`].
@@ -49,9 +46,16 @@ impl Feed {
         }
     }
 
-    /// Returns the cached lines from the newest back, see [`Reader::cached_lines`].
+    /// Makes the stream end behind the newest byte that is in the ring. If that lies in a later generation, the
+    /// stream goes on.
+    pub(crate) fn end_here(&mut self) {
+        let stored = self.reader().map(Reader::stored).filter(|end| *end > self.position());
+        self.range.end = self.reader().and_then(Reader::newest).or(stored);
+    }
+
+    /// Returns the cached lines before the end of the feed from the newest back, see [`Reader::cached_lines`].
     pub(crate) fn cached_lines(&self) -> Option<CachedLines<'_>> {
-        self.reader().map(Reader::cached_lines)
+        self.reader().map(|reader| reader.cached_lines(self.end().unwrap_or(u64::MAX)))
     }
 
     /// Makes the stream begin with the lines that it has waited for.
@@ -86,7 +90,7 @@ impl Feed {
         let Input::Ring(reader) = &mut self.input else { return };
         self.range.since.take_if(|since| reader.begin_since(*since));
         if let Some(end) = self.range.until.and_then(|until| reader.end_before(until)) {
-            (self.range.until, self.range.end) = (None, Some(end));
+            (self.range.until, self.range.end) = (None, self.range.end.into_iter().chain([end]).min());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What is kept of forgotten streams for tools that have not received their rings: of streams whose
-//! readers were moved meanwhile, and for tools that receive nothing any more.
+//! The state that is kept of forgotten streams for tools that have not received their rings: of
+//! streams whose readers were moved meanwhile, and for tools that no longer receive anything.
 
 use super::*;
 

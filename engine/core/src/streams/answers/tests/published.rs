@@ -17,7 +17,13 @@ type Reply = std::sync::mpsc::Receiver<ToTool>;
 /// Starts a job with the ranks 0 and 1. Returns their processes.
 fn rig_with_ranks() -> (Rig, [iof_capture::ProcessId; 2]) {
     let mut rig = rig();
-    let options = rig.state.jobs.get(&rig.nspace).unwrap().options();
+    let processes = add_ranks(&mut rig);
+    (rig, processes)
+}
+
+/// Replaces the job of this name by one with the ranks 0 and 1. Returns their processes.
+fn add_ranks(rig: &mut Rig) -> [iof_capture::ProcessId; 2] {
+    let options = rig.state.jobs.iter().next().unwrap().1.options();
     rig.state.jobs.remove(&rig.nspace);
     rig.state.jobs.get_or_add(&rig.nspace, || JobState::new(None, options, None));
     let processes = [0, 1].map(|rank| {
@@ -26,7 +32,7 @@ fn rig_with_ranks() -> (Rig, [iof_capture::ProcessId; 2]) {
         rank.ok().unwrap().process
     });
     rig.state.all_registered(&rig.nspace.clone(), Instant::now());
-    (rig, processes)
+    processes
 }
 
 /// Lets a rank request something.
@@ -91,7 +97,7 @@ fn a_lookup_waits_until_the_value_is_published_or_its_time_is_over_or_its_rank_e
     assert_eq!(status(&late), Status::ERR_TIMEOUT);
 
     let abandoned = ask(&mut rig, 1, lookup("key", 1), now);
-    rig.state.exited(processes[1], Ok(Default::default()), now);
+    rig.state.exited(processes[1], (Ok(Default::default()), None), now);
     assert_eq!(abandoned.try_recv(), Err(TryRecvError::Disconnected));
     assert!(rig.state.quotas.is_empty(), "nothing is held any more");
 }
@@ -113,9 +119,9 @@ fn values_last_as_long_as_their_rank_job_or_engine_and_keys_are_unique_in_their_
     }
     let found = |rig: &mut Rig| kinds.map(|(key, _)| status(&ask(rig, 1, lookup(key, 0), now)).0 == 0);
     assert_eq!(found(&mut rig), [true; 3]);
-    rig.state.exited(processes[0], Ok(Default::default()), now);
+    rig.state.exited(processes[0], (Ok(Default::default()), None), now);
     assert_eq!(found(&mut rig), [false, true, true]);
-    rig.state.exited(processes[1], Ok(Default::default()), now);
+    rig.state.exited(processes[1], (Ok(Default::default()), None), now);
     assert_eq!(found(&mut rig), [false, false, true]);
     assert_eq!(rig.state.quotas.total(Quota::Published), 1, "nor is the value kept that was not read");
 }
@@ -142,13 +148,29 @@ fn endless_publishes_are_refused_with_the_name_of_the_limit_and_removing_some_ma
 }
 
 #[test]
+fn a_job_that_has_published_all_that_it_may_leaves_room_for_others() {
+    let ((mut rig, _), now) = (rig_with_ranks(), Instant::now());
+    rig.state.quotas.limits.set(Quota::Published, QuotaScope::Job, 2);
+    let publish = |rig: &mut Rig, rank, key: &str| {
+        result(&ask(rig, rank, publish(&[key], DataRange::Session, Persistence::Job), now))
+    };
+    assert_eq!([publish(&mut rig, 0, "a"), publish(&mut rig, 1, "b")], [Ok(Vec::new()), Ok(Vec::new())]);
+    let refused = publish(&mut rig, 1, "c").unwrap_err();
+    assert!(refused.reason.starts_with("this job has 2 of at most 2 values"), "{refused}");
+    assert!(refused.reason.contains("MAX_PUBLISHED_PER_JOB"), "{refused}");
+    rig.nspace = Nspace::new("other").unwrap();
+    add_ranks(&mut rig);
+    assert_eq!([publish(&mut rig, 0, "c"), publish(&mut rig, 1, "d")], [Ok(Vec::new()), Ok(Vec::new())]);
+}
+
+#[test]
 fn groups_have_numbers_of_their_own_until_they_are_destructed_or_their_job_ends() {
     let ((mut rig, processes), now) = (rig_with_ranks(), Instant::now());
     rig.state.quotas.limits.set(Quota::Groups, QuotaScope::User, 2);
     let group = |rig: &mut Rig, name: &str, constructs| {
         let name = name.to_owned();
         let reply =
-            ask(rig, 0, Exchange::Group { name, ranks: Vec::new(), constructs, with_context: true }, now);
+            ask(rig, 0, Exchange::Group { name, members: Vec::new(), constructs, with_context: true }, now);
         let ToTool::Answer { result, .. } = reply.try_recv().unwrap() else { panic!("another answer") };
         result.map(|answer| answer.found.into_iter().map(|found| found.value).collect::<Vec<Value>>())
     };
@@ -162,6 +184,6 @@ fn groups_have_numbers_of_their_own_until_they_are_destructed_or_their_job_ends(
     assert_eq!(group(&mut rig, "b", true), Ok(context(3)));
     assert_eq!(group(&mut rig, "a", false), Ok(Vec::new()));
     assert_eq!(group(&mut rig, "a", false).unwrap_err().status, Status::ERR_NOT_FOUND);
-    processes.into_iter().for_each(|process| rig.state.exited(process, Ok(Default::default()), now));
+    processes.into_iter().for_each(|process| rig.state.exited(process, (Ok(Default::default()), None), now));
     assert!(rig.state.quotas.is_empty(), "nothing is held any more");
 }

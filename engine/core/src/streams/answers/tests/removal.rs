@@ -1,4 +1,5 @@
-//! What the core keeps no longer than the job, the registration or the tool that it belongs to.
+//! The state that the core keeps no longer than the job, the registration or the tool that it
+//! belongs to.
 
 use iof_proto::{FromTool, StdinUnavailable};
 
@@ -14,7 +15,7 @@ fn rig_with_grace() -> (Rig, Instant) {
     rig.state.jobs.get_or_add(&rig.nspace, || JobState::new(grace, options, None));
     let (signals, stdin) = (SignalReach::Nothing, StdinAccess::None(StdinUnavailable::NotOpen));
     let process = rig.state.register_rank(&rig.nspace, Rank(0), signals, stdin).ok().unwrap().process;
-    rig.state.exited(process, Ok(Default::default()), now);
+    rig.state.exited(process, (Ok(Default::default()), None), now);
     assert!(rig.state.graces.next_end().is_some());
     (rig, now)
 }

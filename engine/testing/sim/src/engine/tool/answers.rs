@@ -1,5 +1,6 @@
-//! What tools deliver, and the answers to their requests.
+//! The deliveries of tools, and the answers to their requests.
 
+use iof_proto::ProcState;
 use iof_tool::Reply;
 use iof_tool::test_utils::Delivered;
 
@@ -30,6 +31,12 @@ impl Tool {
                         let registration = self.registrations.remove(&handler);
                         assert!(registration.is_some_and(|found| found.is_over()), "it ended too early");
                     }
+                }
+                Delivered::Rank { handler, run, info } => {
+                    self.counts
+                        .count("rank", if info.state == ProcState::Running { "started" } else { "ended" });
+                    let registration = self.registrations.get_mut(&handler).expect("a registration");
+                    registration.rank(run, &info, truth);
                 }
                 Delivered::Missed { handler, .. } => {
                     assert!(self.granted.contains(&handler), "streams of no registration are missing");

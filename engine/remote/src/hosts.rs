@@ -1,36 +1,42 @@
-//! The nodes of a job and the ranks of each.
+//! The hosts of a job with their slots, and the ranks of each.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use clap::ValueEnum;
+use iof_engine::Node;
 use iof_nodes::limits::{MAX_NODES, MAX_RANKS_OF_NODE};
-use iof_proto::Rank;
-use iof_remote::Node;
+use iof_proto::{Rank, shown};
 use nix::unistd::gethostname;
 
-use crate::error::shown;
-
 /// The longest name of a host, in bytes.
-pub(super) const MAX_HOST_NAME: usize = 255;
+pub const MAX_HOST_NAME: usize = 255;
 
 /// Most hosts of a list. Those without ranks need no agents.
-pub(super) const MAX_LISTED_HOSTS: usize = 4096;
+pub const MAX_LISTED_HOSTS: usize = 4096;
 
 /// Hosts that the advice for too few slots lists.
 const MAX_ADVISED: usize = 4;
 
 /// Names of hosts with their numbers of slots.
+///
+/// ```
+/// use iof_remote::hosts::{Hosts, MapBy};
+///
+/// let hosts: Hosts = "a:2,b:2".parse()?;
+/// let nodes = hosts.place(3, MapBy::Slot)?;
+/// assert_eq!(nodes.iter().map(|node| node.ranks.len()).collect::<Vec<_>>(), [2, 1]);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     hosts: Vec<(String, u32)>,
-    /// What lists the hosts: an option, or a variable of the environment.
+    /// The source that lists the hosts: an option, or a variable of the environment.
     source: &'static str,
 }
 
 /// The order in which ranks take the slots of the hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapBy {
     /// The slots of one host after the other.
     Slot,
@@ -53,7 +59,10 @@ impl FromStr for Hosts {
 }
 
 /// Parses `NAME` or `NAME:SLOTS`. An IPv6 address with slots is in brackets. `USER@` may precede each.
-pub(super) fn name_and_slots(text: &str) -> Result<(String, Option<u32>), String> {
+///
+/// # Errors
+/// The text has another form.
+pub fn name_and_slots(text: &str) -> Result<(String, Option<u32>), String> {
     let host = host_of(text);
     let user = text.strip_suffix(host).unwrap_or_default();
     let (name, number) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
@@ -84,7 +93,7 @@ fn with_slots(name: &str, slots: u64) -> String {
 }
 
 /// Returns what follows `USER@`, which a name may begin with.
-pub(super) fn host_of(name: &str) -> &str {
+pub fn host_of(name: &str) -> &str {
     name.split_once('@').map_or(name, |(_, host)| host)
 }
 
@@ -97,17 +106,20 @@ fn is_ipv6(text: &str) -> bool {
 }
 
 /// Parses a positive number of slots.
-pub(super) fn slots(text: &str) -> Option<u32> {
+pub fn slots(text: &str) -> Option<u32> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|slots| is_number && *slots > 0)
 }
 
 impl Hosts {
-    pub(super) fn new(source: &'static str) -> Hosts {
+    /// Creates an empty list, which errors call `source`.
+    pub fn new(source: &'static str) -> Hosts {
         Hosts { hosts: Vec::new(), source }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Returns the number of hosts.
+    #[expect(clippy::len_without_is_empty, reason = "a list has hosts")]
+    pub fn len(&self) -> usize {
         self.hosts.len()
     }
 
@@ -115,7 +127,7 @@ impl Hosts {
     ///
     /// # Errors
     /// The name is invalid, or a limit is exceeded.
-    pub(super) fn add(&mut self, name: &str, slots: u32) -> Result<(), String> {
+    pub fn add(&mut self, name: &str, slots: u32) -> Result<(), String> {
         let invalid = |reason: &str| Err(format!("invalid host '{}': {reason}", shown(name)));
         // A name that begins with '-' would be an option of ssh.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
@@ -144,21 +156,22 @@ impl Hosts {
     }
 
     /// Returns whether one of the hosts has this name.
-    pub(super) fn contains(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.hosts.iter().any(|(host, _)| host == name)
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    /// Returns the names of the hosts.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.hosts.iter().map(|(name, _)| name.as_str())
     }
 
     /// Returns the number of slots of all hosts.
-    pub(super) fn slots(&self) -> u64 {
+    pub fn slots(&self) -> u64 {
         self.hosts.iter().map(|(_, slots)| u64::from(*slots)).sum()
     }
 
     /// Returns the number of slots of this node, if it is one of the hosts.
-    pub(super) fn slots_here(&self) -> Option<u64> {
+    pub fn slots_here(&self) -> Option<u64> {
         let here = self.hosts.iter().filter(|(name, _)| is_here(host_of(name)));
         here.map(|(_, slots)| u64::from(*slots)).reduce(u64::saturating_add)
     }

@@ -1,0 +1,5 @@
+//! The program `iof-serve`, see the library.
+
+fn main() -> std::process::ExitCode {
+    iof_serve::run()
+}
