@@ -12,7 +12,7 @@ use iof_proto::rendezvous::{ConnectError, FindError, Level, Listed, Search, Sear
 use iof_proto::{Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
 use iof_tool::{AttachError, DirectInput, Pull, RequestError, Tool};
 
-use crate::commands::job_watch::{JobWait, until_next_look, watch_jobs};
+use crate::commands::job_watch::{JobWait, JobWatch, until_next_look};
 use crate::error::Failure;
 use crate::options::engine::{EngineArgs, own_directory};
 use crate::outputs::output::with_job;
@@ -107,9 +107,11 @@ pub fn attach_several(
         Target::Server(path) => path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_owned)),
         _ => search.session_directory.clone(),
     };
-    let changes = wait.map(|_| watch_jobs(vec![directory])).transpose()?;
+    let watch = wait.map(|_| JobWatch::start(vec![directory])).transpose()?;
     let has_directory = || search.session_directory.as_ref().is_none_or(|directory| directory.exists());
     loop {
+        // Those before it are found.
+        watch.iter().for_each(|watch| drop(watch.begun()));
         let error = match Tool::find_several(&search, name, count) {
             Ok(tools) => return Ok(tools),
             Err(error) => error,
@@ -124,8 +126,8 @@ pub fn attach_several(
         if !may_begin {
             return Err(failed(error, &search));
         }
-        match &changes {
-            Some(changes) => drop(changes.recv_timeout(until_next_look(wait))),
+        match &watch {
+            Some(watch) => drop(watch.changes.recv_timeout(until_next_look(wait))),
             None => thread::sleep(POLL_INTERVAL),
         }
     }

@@ -1,6 +1,7 @@
 //! Waits for jobs that begin later.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,27 +47,52 @@ pub fn until_next_look(wait: Option<JobWait>) -> Duration {
     rest.map_or(LONGEST_INTERVAL, |rest| rest.min(LONGEST_INTERVAL))
 }
 
-/// Returns what receives a message when engines or jobs may have begun or ended: the jobs that have begun
-/// since the message before, with the pids of their engines.
-pub fn watch_jobs(directories: Vec<Option<PathBuf>>) -> Result<Receiver<Vec<(u32, Nspace)>>, Failure> {
-    let (sender, changes) = bounded(1);
-    start_thread("iof-watch", move || {
-        // While the receiver is busy, the kernel keeps what changes.
-        let send = |begun| sender.send(begun).is_ok();
-        while send(Vec::new()) {
-            if let Ok(watch) = DirectoryWatch::new(directories.iter().map(Option::as_deref)) {
-                // What has changed before the watch began is found, too.
-                let mut begun = Vec::new();
-                while send(begun) {
-                    thread::sleep(SHORTEST_INTERVAL);
-                    match watch.wait() {
-                        Ok(jobs) => begun = jobs,
-                        Err(_) => break,
+type SharedWatch = Arc<Mutex<Option<Arc<DirectoryWatch>>>>;
+
+/// A watch on the directories of engines, also on those that do not exist yet.
+pub struct JobWatch {
+    /// Receives a message when engines or jobs may have begun or ended since [`begun`](Self::begun) was called.
+    pub changes: Receiver<()>,
+    /// `None` while a directory does not exist.
+    watch: SharedWatch,
+}
+
+impl JobWatch {
+    pub fn start(directories: Vec<Option<PathBuf>>) -> Result<JobWatch, Failure> {
+        let (sender, changes) = bounded(1);
+        let shared = SharedWatch::default();
+        let watch = Arc::clone(&shared);
+        start_thread("iof-watch", move || {
+            let send = || sender.send(()).is_ok();
+            while send() {
+                if let Ok(watch) = DirectoryWatch::new(directories.iter().map(Option::as_deref)) {
+                    let watch = Arc::new(watch);
+                    *lock(&shared) = Some(Arc::clone(&watch));
+                    // What has changed before the watch began is found, too.
+                    while send() && lock(&shared).is_some() && watch.wait().is_ok() {
+                        thread::sleep(SHORTEST_INTERVAL);
                     }
                 }
+                thread::sleep(DIRECTORY_INTERVAL);
             }
-            thread::sleep(DIRECTORY_INTERVAL);
+        })?;
+        Ok(JobWatch { changes, watch })
+    }
+
+    /// Returns all jobs that have begun since the call before, with the pids of their engines.
+    pub fn begun(&self) -> Vec<(u32, Nspace)> {
+        let mut watch = lock(&self.watch);
+        match watch.as_ref().map_or(Ok(Vec::new()), |watch| watch.begun()) {
+            Ok(jobs) => jobs,
+            Err(_) => {
+                // The thread begins another one.
+                *watch = None;
+                Vec::new()
+            }
         }
-    })?;
-    Ok(changes)
+    }
+}
+
+fn lock(watch: &SharedWatch) -> MutexGuard<'_, Option<Arc<DirectoryWatch>>> {
+    watch.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,7 +16,7 @@ use wildmatch::WildMatch;
 
 use crate::commands::attach::{POLL_INTERVAL, engine_directories, failed, list_engines, listed, query_jobs};
 use crate::commands::inspect::process_state;
-use crate::commands::job_watch::{JobWait, LONGEST_INTERVAL, until_next_look, watch_jobs};
+use crate::commands::job_watch::{JobWait, JobWatch, LONGEST_INTERVAL, until_next_look};
 use crate::commands::pull_args::{PullArgs, is_pattern};
 use crate::commands::pull_streams::{add_losses, check, pulled_by, register};
 use crate::error::Failure;
@@ -71,7 +71,7 @@ struct SeveralPulls<'a> {
 /// none has begun for the time of `--wait`.
 pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -> Result<(), Failure> {
     let directories = engine_directories(args.engine.rendezvous_dir.as_deref())?;
-    let changes = watch_jobs(directories.clone())?;
+    let watch = JobWatch::start(directories.clone())?;
     let (sender, reports) = unbounded();
     let mut pulls = SeveralPulls {
         args,
@@ -95,7 +95,7 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
             pulls.find()?;
         }
         select! {
-            recv(changes) -> begun => begun.into_iter().flatten().for_each(|job| pulls.note_begun(job)),
+            recv(watch.changes) -> _ => watch.begun().into_iter().for_each(|job| pulls.note_begun(job)),
             recv(reports) -> report => if let Ok((link, report)) = report {
                 pulls.written(&link, report?);
             },
@@ -103,7 +103,7 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
         }
     }
     if !args.part.no_follow {
-        changes.try_iter().flatten().for_each(|job| pulls.note_begun(job));
+        watch.begun().into_iter().for_each(|job| pulls.note_begun(job));
         let links = links(&pulls.engines()?);
         pulls.report_ended(&links);
     }

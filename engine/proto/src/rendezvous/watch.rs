@@ -1,9 +1,11 @@
 //! A watch on the directories in which engines and jobs appear.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::Level;
@@ -17,6 +19,9 @@ use crate::names::Nspace;
 /// # fn main() -> std::io::Result<()> {
 /// let watch = iof_proto::rendezvous::DirectoryWatch::new([None])?;
 /// watch.wait()?;
+/// for (pid, job) in watch.begun()? {
+///     println!("{job} of process {pid}");
+/// }
 /// # Ok(())
 /// # }
 /// ```
@@ -30,7 +35,7 @@ impl DirectoryWatch {
     /// # Errors
     /// Fails if a directory does not exist or cannot be read, or if the user has too many watches.
     pub fn new<'a>(directories: impl IntoIterator<Item = Option<&'a Path>>) -> io::Result<DirectoryWatch> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE;
         for directory in directories {
             let path = DirectoryPath::new(Level::Session, directory).path;
@@ -39,13 +44,28 @@ impl DirectoryWatch {
         Ok(DirectoryWatch(inotify))
     }
 
-    /// Blocks until an entry has come or gone since the last call, or since the watch began. Returns the
+    /// Blocks until [`begun`](Self::begun) has something to note: an entry has come or gone, or a
+    /// directory has. Any thread may wait while another one notes.
+    ///
+    /// # Errors
+    /// The error of poll(2).
+    pub fn wait(&self) -> io::Result<()> {
+        let mut files = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match poll(&mut files, PollTimeout::NONE) {
+                Err(Errno::EINTR) => {}
+                result => return Ok(result.map(drop)?),
+            }
+        }
+    }
+
+    /// Notes all that has changed since the last call, or since the watch began. Does not block. Returns the
     /// jobs that have come, with the pids of their engines. They may have gone since.
     ///
     /// # Errors
     /// Fails if a directory is gone.
-    pub fn wait(&self) -> io::Result<Vec<(u32, Nspace)>> {
-        let names = FileNames::of_this_host()?;
+    pub fn begun(&self) -> io::Result<Vec<(u32, Nspace)>> {
+        let (names, mut begun) = (FileNames::of_this_host()?, Vec::new());
         loop {
             match self.0.read_events() {
                 Ok(events) if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED)) => {
@@ -53,9 +73,10 @@ impl DirectoryWatch {
                 }
                 Ok(events) => {
                     let come = events.iter().filter(|event| !event.mask.contains(AddWatchFlags::IN_DELETE));
-                    return Ok(come.filter_map(|event| names.job_link_parts(event.name.as_ref()?)).collect());
+                    begun.extend(come.filter_map(|event| names.job_link_parts(event.name.as_ref()?)));
                 }
                 Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(begun),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -75,15 +96,22 @@ mod tests {
         assert!(DirectoryWatch::new([Some(&*directory)]).is_err());
         fs::create_dir(&directory).unwrap();
         let watch = DirectoryWatch::new([Some(base.path()), Some(&directory)]).unwrap();
+        assert_eq!(watch.begun().unwrap(), []);
+        let changed = || {
+            watch.wait().unwrap();
+            watch.begun()
+        };
         fs::write(&file, "").unwrap();
-        assert_eq!(watch.wait().unwrap(), []);
-        let job = (17, Nspace::new("job").unwrap());
-        let link = directory.join(FileNames::of_this_host().unwrap().job_link(job.0, &job.1));
-        fs::write(&link, "").unwrap();
-        assert_eq!(watch.wait().unwrap(), [job]);
-        [&file, &link].into_iter().for_each(|path| fs::remove_file(path).unwrap());
-        assert_eq!(watch.wait().unwrap(), []);
+        assert_eq!(changed().unwrap(), []);
+        let names = FileNames::of_this_host().unwrap();
+        let jobs = [17, 18].map(|pid| (pid, Nspace::new("job").unwrap()));
+        let links = jobs.clone().map(|(pid, job)| directory.join(names.job_link(pid, &job)));
+        links.iter().for_each(|link| fs::write(link, "").unwrap());
+        fs::remove_file(&links[0]).unwrap();
+        assert_eq!(changed().unwrap(), jobs);
+        [&file, &links[1]].into_iter().for_each(|path| fs::remove_file(path).unwrap());
+        assert_eq!(changed().unwrap(), []);
         fs::remove_dir(&directory).unwrap();
-        assert_eq!(watch.wait().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(changed().unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }
