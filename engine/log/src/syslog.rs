@@ -101,7 +101,13 @@ impl Syslog {
         let socket = UnixDatagram::unbound()?;
         socket.connect(&self.path)?;
         socket.set_write_timeout(Some(TIMEOUT))?;
-        socket.send(datagram.as_bytes()).map(drop)
+        loop {
+            match socket.send(datagram.as_bytes()) {
+                // A signal interrupts a call with a time limit, also with SA_RESTART (signal(7)).
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => return sent.map(drop),
+            }
+        }
     }
 
     /// Sends a message on a stream, where a NUL byte ends it.

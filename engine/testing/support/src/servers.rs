@@ -1,6 +1,6 @@
 //! Real peers for the channels: mail servers, working and faulty, and a syslog daemon's socket.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,13 @@ impl SyslogSocket {
     /// Blocks until the next message arrives.
     pub fn next(&self) -> String {
         let mut datagram = vec![0; 1 << 17];
-        let length = self.socket.recv(&mut datagram).expect("a message");
+        let length = loop {
+            match self.socket.recv(&mut datagram) {
+                // SIGCHLD interrupts a call with a time limit.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.expect("a message"),
+            }
+        };
         datagram.truncate(length);
         String::from_utf8(datagram).unwrap()
     }

@@ -115,6 +115,8 @@ impl RawTool {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+                // SIGCHLD interrupts a read with a time limit.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("the engine has not closed the connection: {error}"),
             }
         }
