@@ -67,6 +67,7 @@ compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 6
 mod error;
 mod layout;
 mod memory;
+mod offset;
 mod reader;
 mod reader_id;
 mod reader_page;
@@ -80,6 +81,7 @@ pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
 pub use memory::budget::CacheBudget;
 pub use memory::inlet::{Filler, Inlet, Lent};
 pub use memory::map::maps_in_use;
+pub use offset::Offset;
 pub use reader::attach::{Attached, Start};
 pub use reader::inspect::Snapshot;
 pub use reader::{Behind, CachedLines, Copied, Gap, Grouping, Peek, Reader};

@@ -7,6 +7,7 @@ use std::{fmt, slice};
 use self::attach::{Attached, Start};
 use crate::error::OpenError;
 use crate::layout::{NONE, Slot};
+use crate::offset::Offset;
 use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
 use crate::ring::Ring;
@@ -225,7 +226,7 @@ impl Reader {
     /// Returns the borrowed bytes: contiguous, in place, empty if nothing is borrowed.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        let len = usize::try_from(self.end.saturating_sub(self.cursor)).unwrap_or(0);
+        let len = usize::try_from(self.end.since(self.cursor)).unwrap_or(0);
         // SAFETY: `peek` set `end` at most `capacity` beyond the cursor, and that many bytes are
         // mapped from `offset` on. The bytes were written before the tail that `observe` acquired.
         // The writer claims no byte that the slot's pinned position protects. That position has
@@ -240,13 +241,13 @@ impl Reader {
     /// rest stays borrowed.
     #[inline]
     pub fn consume(&mut self, n: usize) {
-        let n = (n as u64).min(self.end.saturating_sub(self.cursor));
+        let n = (n as u64).min(self.end.since(self.cursor));
         if n == 0 {
             return;
         }
-        self.cursor = self.cursor.saturating_add(n);
+        self.cursor = self.cursor.after(n);
         self.offset = self.ring.advance(self.offset, n);
-        self.delivered = self.delivered.saturating_add(n);
+        self.delivered = self.delivered.after(n);
         let Some(slot) = self.words() else { return };
         slot.cursor.store(self.cursor, Relaxed);
         let pinned = if self.pins_only_borrowed() && self.cursor == self.end { NONE } else { self.cursor };

@@ -17,6 +17,7 @@ use crate::memory::budget::MemoryCharge;
 use crate::memory::copy::copy_racy;
 use crate::memory::file::{self, Writers};
 use crate::memory::map::{Access, DoubleMap};
+use crate::offset::Offset;
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Point, fence_at, order_at};
 
 #[cfg(any(loom, feature = "test-utils"))]
@@ -310,7 +311,7 @@ impl Ring {
         }
         let Some(file) = &memory.file else { return Some(end) };
         let meta = layout::meta_len(memory.entry_count, file::page_size());
-        let (offset, len) = (self.offset_of(start), end.saturating_sub(start));
+        let (offset, len) = (self.offset_of(start), end.since(start));
         let until_seam = len.min(memory.capacity.saturating_sub(offset));
         for (offset, len) in [(offset, until_seam), (0, len.saturating_sub(until_seam))] {
             if len > 0 {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::error::CreateError;
 use crate::memory::budget::{CacheBudget, OwedRing};
+use crate::offset::Offset;
 use crate::ring::times::ReadTurn;
 use crate::ring::writer::{ClaimError, Writer};
 use crate::ring::{Ring, Shape};
@@ -362,7 +363,7 @@ impl Stream {
 
     /// Returns the position below which the next `room` bytes overwrite.
     fn needed(&self, room: u64) -> u64 {
-        self.writer.tail().saturating_add(room).saturating_sub(self.writer.ring().capacity())
+        self.writer.tail().after(room).saturating_sub(self.writer.ring().capacity())
     }
 
     fn span(&mut self, len: u64) -> Span {
@@ -474,8 +475,8 @@ impl Stream {
     /// Returns the counters.
     pub fn stats(&self) -> StreamStats {
         StreamStats {
-            produced: self.writer.tail().saturating_add(self.writer.dropped()),
-            cached: self.writer.tail().saturating_sub(self.writer.floor()),
+            produced: self.writer.tail().after(self.writer.dropped()),
+            cached: self.writer.tail().since(self.writer.floor()),
             dropped: self.writer.dropped(),
             generation: self.writer.ring().generation(),
             complete: self.complete,

@@ -3,6 +3,7 @@
 
 use super::peek::{CATCH_UP_TRIES, Found};
 use super::{Peek, Reader};
+use crate::offset::Offset;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence_at};
 
@@ -43,10 +44,10 @@ impl Reader {
                 Found::Bytes { end, .. } => end,
                 Found::Nothing(peek) => return Copied::Nothing(peek),
             };
-            let len = usize::try_from(end.saturating_sub(self.cursor)).unwrap_or(0).min(most);
+            let len = usize::try_from(end.since(self.cursor)).unwrap_or(0).min(most);
             copy(&self.ring, self.cursor, len);
             if self.is_cursor_unclaimed() || broken(Point::CopyCheck) {
-                self.end = self.cursor.saturating_add(len as u64);
+                self.end = self.cursor.after(len as u64);
                 self.consume(len);
                 return Copied::Bytes(len);
             }

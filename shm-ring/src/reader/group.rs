@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Peek, Reader};
+use crate::offset::Offset;
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
 /// The conditions under which [`Reader::peek`] returns bytes: the buffering of output that RFC0025
@@ -38,7 +39,7 @@ impl Reader {
         let Some(grouping) = self.grouping else { return true };
         let enough = grouping.bytes.min(self.ring.capacity() / 2);
         let in_time = || self.deadline().is_none_or(|deadline| Instant::now() < deadline);
-        let complete = cut || self.end.saturating_sub(self.cursor) >= enough || !in_time();
+        let complete = cut || self.end.since(self.cursor) >= enough || !in_time();
         if complete && self.seen_at.take().is_some() {
             // The next byte starts the next group.
             self.set_threshold(1);

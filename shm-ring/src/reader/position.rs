@@ -2,6 +2,7 @@
 //! at one of the last lines.
 
 use super::{Gap, Reader};
+use crate::offset::Offset;
 use crate::ring::{index, times};
 
 /// The number of bytes that are searched for newlines at a time.
@@ -12,7 +13,7 @@ impl Gap {
     fn after(self, offset: u64) -> Gap {
         let end = self.offset.saturating_add(self.lost);
         let offset = self.offset.max(offset).min(end);
-        Gap { offset, lost: end.saturating_sub(offset) }
+        Gap { offset, lost: end.since(offset) }
     }
 }
 
@@ -25,7 +26,7 @@ impl Reader {
         (self.from, self.plain) = (offset, false);
         if let Some(gap) = self.pending.take() {
             let rest = gap.after(offset);
-            self.lost = self.lost.saturating_sub(gap.lost.saturating_sub(rest.lost));
+            self.lost = self.lost.since(gap.lost.since(rest.lost));
             self.pending = (rest.lost > 0).then_some(rest);
         }
     }
@@ -33,9 +34,9 @@ impl Reader {
     /// Consumes bytes from the cursor up to `end` without counting them, as far as they are before
     /// the reader's begin.
     pub(super) fn pass(&mut self, end: u64) {
-        let count = self.from.saturating_sub(self.produced()).min(end.saturating_sub(self.cursor));
+        let count = self.from.saturating_sub(self.produced()).min(end.since(self.cursor));
         let delivered = self.delivered;
-        self.end = self.cursor.saturating_add(count);
+        self.end = self.cursor.after(count);
         self.consume(usize::try_from(count).unwrap_or(usize::MAX));
         self.delivered = delivered;
     }
@@ -116,15 +117,15 @@ impl CachedLines<'_> {
         while end > *cursor {
             if self.chunk_start >= end {
                 let start = end.saturating_sub(CHUNK as u64).max(*cursor);
-                self.chunk.resize(usize::try_from(end.saturating_sub(start)).unwrap_or(0), 0);
+                self.chunk.resize(usize::try_from(end.since(start)).unwrap_or(0), 0);
                 ring.copy(start, &mut self.chunk);
                 self.chunk_start = start;
                 self.reader.is_unclaimed(start).then_some(())?;
             }
-            let len = usize::try_from(end.saturating_sub(self.chunk_start)).unwrap_or(0);
+            let len = usize::try_from(end.since(self.chunk_start)).unwrap_or(0);
             let bytes = self.chunk.get(..len).unwrap_or(&self.chunk);
             if let Some(index) = bytes.iter().rposition(|byte| *byte == b'\n') {
-                return Some(self.chunk_start.saturating_add(index as u64).saturating_add(1));
+                return Some(self.chunk_start.after(index as u64).after(1));
             }
             end = self.chunk_start;
         }

@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::layout;
+use crate::offset::Offset;
 use crate::ring::Ring;
 use crate::ring::marks::Mark;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, fence_at};
@@ -42,7 +43,7 @@ impl IndexWriter {
 
     /// Writes an entry for bytes that are about to be published, if there is room.
     pub(crate) fn note(&mut self, ring: &Ring, floor: u64, mark: Mark) {
-        let spaced = self.last.map_or(0, |last| last.offset.saturating_add(self.spacing));
+        let spaced = self.last.map_or(0, |last| last.offset.after(self.spacing));
         // A quarter stays free for gaps, which must not go unmarked, and half for entries that are
         // `spacing` bytes apart.
         let quarter = ring.index().room() / 4;
@@ -51,7 +52,7 @@ impl IndexWriter {
                 self.full_until = spaced;
             }
         } else if !self.append(ring, floor, mark, quarter) {
-            self.full_until = mark.offset.saturating_add(self.spacing);
+            self.full_until = mark.offset.after(self.spacing);
         }
     }
 
@@ -61,7 +62,7 @@ impl IndexWriter {
     /// `last_call` uses the one entry that is reserved for the gap at the end of the stream.
     pub(crate) fn gap(&mut self, ring: &Ring, floor: u64, mark: Mark, last_call: bool) -> bool {
         if let Some(last) = self.last.filter(|last| last.offset == mark.offset)
-            && let Some(entry) = ring.index().entry(self.tail.wrapping_sub(1))
+            && let Some(entry) = ring.index().entry(self.tail.since(1))
         {
             // One word changes, so no reader can see half of it. Partner: the load in
             // `Marks::load`.
@@ -77,7 +78,7 @@ impl IndexWriter {
             return false;
         }
         ring.index().put(self.tail, mark);
-        self.tail = self.tail.wrapping_add(1);
+        self.tail = self.tail.after(1);
         self.last = Some(mark);
         true
     }
@@ -107,12 +108,12 @@ impl IndexWriter {
     /// Returns whether memory is allocated for the next entry and for the one behind it, which is
     /// reserved for the gap at the end of the stream.
     fn has_memory(&self, ring: &Ring) -> bool {
-        self.tail.saturating_add(1) < self.populated || self.populated >= ring.index().room()
+        self.tail.after(1) < self.populated || self.populated >= ring.index().room()
     }
 
     /// Returns whether `keep_free` entries would be left free after one more.
     fn is_free(&self, ring: &Ring, keep_free: u64) -> bool {
-        self.tail.wrapping_sub(self.head).saturating_add(keep_free) < ring.index().room()
+        self.tail.since(self.head).after(keep_free) < ring.index().room()
     }
 
     /// Returns the lowest position that the index covers.
@@ -126,12 +127,12 @@ impl IndexWriter {
 
     /// Retires entries none of whose bytes can be read any more.
     fn retire(&mut self, ring: &Ring, floor: u64) {
-        while self.head.wrapping_add(1) < self.tail {
-            let next = ring.index().entry(self.head.wrapping_add(1));
+        while self.head.after(1) < self.tail {
+            let next = ring.index().entry(self.head.after(1));
             if next.is_none_or(|next| next.offset.load(Relaxed) > floor) {
                 break;
             }
-            self.head = self.head.wrapping_add(1);
+            self.head = self.head.after(1);
         }
         ring.index().retire(self.head);
     }

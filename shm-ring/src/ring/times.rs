@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::layout::{self, NONE};
+use crate::offset::Offset;
 use crate::ring::Ring;
 use crate::ring::marks::Mark;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
@@ -43,9 +44,9 @@ impl RecentWriter {
     /// Writes an entry for bytes that are about to be published.
     pub(crate) fn note(&mut self, ring: &Ring, mark: Mark) {
         let recent = ring.recent();
-        let next = self.tail.saturating_add(1);
+        let next = self.tail.after(1);
         if next > recent.room() {
-            recent.retire(next.saturating_sub(recent.room()));
+            recent.retire(next.since(recent.room()));
         }
         recent.put(self.tail, mark);
         (self.tail, self.time) = (next, mark.time);

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use crate::layout::NONE;
+use crate::offset::Offset;
 use crate::ring::Ring;
 use crate::ring::index::IndexWriter;
 use crate::ring::marks::Mark;
@@ -90,7 +91,7 @@ impl Writer {
     /// again.
     pub(crate) fn claimed_bytes(&self) -> u64 {
         let can_mark = self.marked == self.dropped && self.index.can_surely_mark(&self.ring);
-        if can_mark { self.claimed.saturating_sub(self.tail) } else { 0 }
+        if can_mark { self.claimed.since(self.tail) } else { 0 }
     }
 
     /// Returns whether nothing was stored, dropped or claimed since the stream began.
@@ -134,7 +135,7 @@ impl Writer {
         if !is_marked || !self.index.can_mark(&self.ring, self.floor()) {
             return Err(ClaimError::IndexFull);
         }
-        let claimed_bytes = self.claimed.saturating_sub(self.tail);
+        let claimed_bytes = self.claimed.since(self.tail);
         if claimed_bytes >= want {
             return Ok(want);
         }
@@ -143,7 +144,7 @@ impl Writer {
         // The second round is for a pinned position that was published between the first load and
         // the claim.
         for _ in 0..2 {
-            let end = self.tail.saturating_add(self.ahead(want)).min(lowest.saturating_add(capacity));
+            let end = self.tail.after(self.ahead(want)).min(lowest.saturating_add(capacity));
             if end <= self.claimed {
                 break;
             }
@@ -163,7 +164,7 @@ impl Writer {
             // sum stays right.
             shared.store(self.claimed, Relaxed);
         }
-        let claimed_bytes = self.claimed.saturating_sub(self.tail).min(want);
+        let claimed_bytes = self.claimed.since(self.tail).min(want);
         if claimed_bytes >= min.max(1) { Ok(claimed_bytes) } else { Err(ClaimError::Pinned) }
     }
 
@@ -172,8 +173,8 @@ impl Writer {
     /// process it would be SIGBUS.)
     pub(crate) fn store(&mut self, bytes: &[u8]) -> bool {
         // After one capacity, every page has its memory.
-        let whole = self.ring.base().saturating_add(self.ring.capacity());
-        let end = self.tail.saturating_add(bytes.len() as u64).min(whole);
+        let whole = self.ring.base().after(self.ring.capacity());
+        let end = self.tail.after(bytes.len() as u64).min(whole);
         if self.populated < end {
             // The pages of a reused ring are allocated up to where it was filled.
             let end = if self.ring.is_reused() { whole } else { end };
@@ -187,7 +188,7 @@ impl Writer {
     /// Publishes the next `n` bytes, which were claimed and are written, as read at `time`. If
     /// `alternates`, they do not share the time of the bytes before them.
     pub(crate) fn commit(&mut self, n: u64, time: u64, alternates: bool) {
-        let n = n.min(self.claimed.saturating_sub(self.tail));
+        let n = n.min(self.claimed.since(self.tail));
         if n == 0 {
             return;
         }
@@ -200,7 +201,7 @@ impl Writer {
         }
         #[cfg(any(loom, feature = "test-utils"))]
         self.ring.mirror(self.offset, n);
-        self.tail = self.tail.saturating_add(n);
+        self.tail = self.tail.after(n);
         self.offset = self.ring.advance(self.offset, n);
         // Publishes the bytes and their entries. Partner: the fence after the load in
         // `Reader::observe`.
@@ -209,7 +210,7 @@ impl Writer {
 
     /// Counts `n` bytes as dropped at the tail.
     pub(crate) fn discard(&mut self, n: u64, time: u64) {
-        self.dropped = self.dropped.saturating_add(n);
+        self.dropped = self.dropped.after(n);
         self.drop_time = time;
         self.mark_gap(false);
     }
@@ -257,9 +258,9 @@ impl Writer {
     /// written.
     pub(crate) fn trim_claim(&mut self, rest: u64) {
         // Not below the positions that the index still covers.
-        let end = self.tail.saturating_add(rest);
+        let end = self.tail.after(rest);
         let floor = end.saturating_sub(self.ring.capacity()).max(self.index.oldest(&self.ring));
-        self.claimed = self.claimed.min(floor.saturating_add(self.ring.capacity())).max(self.tail);
+        self.claimed = self.claimed.min(floor.after(self.ring.capacity())).max(self.tail);
         // Partner: the load of the claimed position in `Reader::pin_cursor`. A reader that sees the
         // old claim reports a gap that it could have avoided.
         self.ring.control().claimed.position.store(self.claimed, Relaxed);
@@ -271,7 +272,7 @@ impl Writer {
     /// The caller must load the pinned positions again after this, because a reader may have moved
     /// before it could see the request.
     pub(crate) fn wait_for(&self, room: u64) {
-        let wanted = self.tail.saturating_add(room).saturating_sub(self.ring.capacity());
+        let wanted = self.tail.after(room).saturating_sub(self.ring.capacity());
         // Partner: the load of `wanted` in `Reader::notify_of_room`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
         // One of this fence and the one in `Reader::notify_of_room` is first. Either the reader

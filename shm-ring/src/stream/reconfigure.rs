@@ -8,6 +8,7 @@
 
 use super::{Policy, Stream, StreamConfig};
 use crate::error::CreateError;
+use crate::offset::Offset;
 use crate::sync::{Point, broken};
 
 /// The requested options of a stream.
@@ -81,10 +82,7 @@ impl Stream {
         let shrinks = config.policy == now.policy && config.capacity < now.capacity;
         // Bytes that were never written take no memory: with fewer bytes nothing could be freed,
         // and readers that attach and detach would make the stream move each time.
-        if shrinks
-            && !unread
-            && self.writer.tail().saturating_sub(self.writer.ring().base()) < config.capacity
-        {
+        if shrinks && !unread && self.writer.tail().since(self.writer.ring().base()) < config.capacity {
             return false;
         }
         let (want, min) = self.claim_sizes(want);
