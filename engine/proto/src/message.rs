@@ -33,7 +33,7 @@ use crate::status::Status;
 ///
 /// A sum rises with each of its parts: with that of the messages, to which each change of them adds 1, and
 /// with that of the jobs that they contain.
-pub const PROTOCOL_VERSION: u32 = 13 + JOB_VERSION;
+pub const PROTOCOL_VERSION: u32 = 14 + JOB_VERSION;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -107,6 +107,12 @@ pub enum FromTool {
         request: u32,
         /// The handler id from [`ToTool::Pulled`].
         handler: u32,
+    },
+    /// Asks for an answer that arrives after everything that the engine has sent before it.
+    /// Answered by an empty [`ToTool::Answer`].
+    Barrier {
+        /// The tool's number for this request.
+        request: u32,
     },
     /// Queries the engine (`PMIx_Query_info`). Answered by [`ToTool::Answer`].
     Query {
@@ -196,6 +202,7 @@ impl Message for FromTool {
             FromTool::Drained { slots } => check_limit("slots", slots.len(), MAX_SLOTS_PER_MESSAGE),
             FromTool::Follow { .. }
             | FromTool::Deregister { .. }
+            | FromTool::Barrier { .. }
             | FromTool::Fill { .. }
             | FromTool::SlowTargets { .. }
             | FromTool::Spawn { .. }
@@ -320,7 +327,7 @@ pub enum ToTool {
         /// The failure, or `Ok`.
         result: Result<(), Failure>,
     },
-    /// The result of [`FromTool::Query`].
+    /// The result of [`FromTool::Query`] or [`FromTool::Barrier`].
     Answer {
         /// The tool's number for the request.
         request: u32,

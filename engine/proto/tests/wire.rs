@@ -36,6 +36,7 @@ fn from_tool() -> Vec<FromTool> {
         FromTool::Follow { slot: 3 },
         FromTool::Drained { slots: vec![0, 16_383] },
         FromTool::Deregister { request: 2, handler: 1 },
+        FromTool::Barrier { request: 2 },
         FromTool::Query {
             request: 3,
             queries: vec![Query {

@@ -102,9 +102,8 @@ impl BatchReader {
     /// # Errors
     /// The same as [`Tool::recv`].
     pub fn wait_for_streams(&mut self) -> Result<(), LostError> {
-        // The engine announces the streams after the answer to the pull, and answers in order. It
-        // refuses a query without keys, which costs it nothing.
-        match self.tool.queries(Vec::new()) {
+        // The engine announces the streams after the answer to the pull.
+        match self.tool.pass_barrier() {
             Err(RequestError::Lost(lost)) if !matches!(lost, LostError::Closed) => Err(lost),
             _ => Ok(()),
         }

@@ -126,10 +126,7 @@ impl Session {
         };
         registration.closing = Closing::Awaiting;
         self.feeds.flush(handler);
-        // A query without keys serves as a barrier, because the engine answers in order. It refuses
-        // the query, which costs it nothing.
-        let barrier = |request| FromTool::Query { request, queries: Vec::new() };
-        self.request(Request::Barrier { handler }, barrier);
+        self.request(Request::Barrier { handler }, |request| FromTool::Barrier { request });
         Ok(())
     }
 

@@ -33,6 +33,9 @@ pub enum Message {
         request: u32,
         handler: u32,
     },
+    Barrier {
+        request: u32,
+    },
     Query {
         request: u32,
         stats: bool,
@@ -109,6 +112,7 @@ impl Message {
             Message::Deregister { request, handler } => {
                 FromTool::Deregister { request, handler: handler % 8 }
             }
+            Message::Barrier { request } => FromTool::Barrier { request },
             Message::Query { request, stats, key } => {
                 let key = if stats { IOF_QUERY_STATS.into() } else { key };
                 FromTool::Query { request, queries: vec![Query::new([key])] }

@@ -41,6 +41,7 @@ pub fn is_request(message: &FromTool) -> bool {
     match message {
         FromTool::Pull { .. }
         | FromTool::Deregister { .. }
+        | FromTool::Barrier { .. }
         | FromTool::Query { .. }
         | FromTool::Push { .. }
         | FromTool::SlowTargets { .. }

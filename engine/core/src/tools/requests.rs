@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{
-    Channels, Directives, Exchange, Failure, FromTool, Info, Position, Proc, Quota, Rank, Status, ToTool,
+    Answer, Channels, Directives, Exchange, Failure, FromTool, Info, Position, Proc, Quota, Rank, Status,
+    ToTool,
 };
 use iof_shm_ring::{ReaderId, Start};
 
@@ -60,6 +61,12 @@ pub(crate) fn serve(
             if let Some(peer) = core.tools.get_mut(&peer_id) {
                 peer.answer(&ToTool::Deregistered { request, result });
             }
+        }
+        FromTool::Barrier { request } => {
+            peer.answer(&ToTool::Answer {
+                request,
+                result: Ok(Answer { status: Status::SUCCESS, found: Vec::new() }),
+            });
         }
         FromTool::Query { request, queries } => {
             let requester = peer.requester(peer_id, request);

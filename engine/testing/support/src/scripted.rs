@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use iof_proto::{
-    Channel, Channels, Decoder, EffectiveOptions, Failure, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc,
+    Answer, Channel, Channels, Decoder, EffectiveOptions, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc,
     Rank, Status, ToTool, encode, socket,
 };
 use iof_shm_ring::{Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
@@ -86,18 +86,19 @@ impl Engine {
         }
     }
 
-    /// Receives the query without keys that serves as a barrier. Returns its number.
+    /// Receives a barrier. Returns its number.
     pub fn receive_barrier(&self) -> u32 {
         match self.next_request() {
-            Some(FromTool::Query { request, queries }) if queries.is_empty() => request,
+            Some(FromTool::Barrier { request }) => request,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Refuses a query without keys.
     pub fn answer_barrier(&self, request: u32) {
-        let refused = Failure::new(Status::ERR_NOT_FOUND, "no key");
-        self.send(&[ToTool::Answer { request, result: Err(refused) }]);
+        self.send(&[ToTool::Answer {
+            request,
+            result: Ok(Answer { status: Status::SUCCESS, found: Vec::new() }),
+        }]);
     }
 }
 

@@ -23,8 +23,7 @@ pub(crate) enum Request {
     Log,
     Signal,
     Spawn,
-    /// The barrier of a registration that is being ended: a query without keys, whose answer
-    /// arrives after everything that the engine sent before it.
+    /// The barrier of a registration that is being ended.
     Barrier {
         handler: u32,
     },

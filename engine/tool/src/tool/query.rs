@@ -50,6 +50,12 @@ impl Tool {
         self.wait(request)
     }
 
+    /// Blocks until all that the engine has sent until now has arrived.
+    pub(crate) fn pass_barrier(&mut self) -> Result<(), RequestError> {
+        let request = self.submit(Request::Query, |request| FromTool::Barrier { request })?;
+        self.wait::<Answer>(request).map(drop)
+    }
+
     /// Sends the request of [`Tool::queries`] without waiting for the answer, see
     /// [`Reply`](crate::Reply).
     ///

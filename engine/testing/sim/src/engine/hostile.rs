@@ -31,7 +31,7 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
         claimed => rng.pick(claimed).into(),
     };
     let number = 1 + rng.below(3) as u32;
-    match rng.below(15) {
+    match rng.below(16) {
         0 => FromTool::Hello { version: rng.below(9) as u32, pid: 0, name: "again".into() },
         1 | 2 => FromTool::Pull {
             request,
@@ -66,6 +66,7 @@ fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
                 JobSpec::new(name(rng.index(4)), vec![App::new(format!("hostile 0 {}", tool.id), [""; 0])]);
             FromTool::Spawn { request, spawn: Box::new(Spawn::new(spec)) }
         }
+        14 => FromTool::Barrier { request },
         _ => FromTool::Signal { request, procs: procs(rng), signal: rng.below(70) as i32 },
     }
 }

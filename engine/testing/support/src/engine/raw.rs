@@ -10,10 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::Engine;
-use iof_proto::query::key;
 use iof_proto::{
     Channels, Decoder, Failure, FromTool, Granted, Info, PROTOCOL_VERSION, Position, Proc, PushGranted,
-    Query, ToTool, encode, socket,
+    ToTool, encode, socket,
 };
 
 /// A tool that sends messages without waiting for answers.
@@ -165,7 +164,7 @@ impl RawTool {
 
     /// Blocks until the engine has processed all messages sent so far.
     pub fn sync(&mut self) {
-        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_QUERY_STATS])] });
+        self.send(&FromTool::Barrier { request: 2 });
         while !matches!(self.receive(), ToTool::Answer { .. }) {}
     }
 
