@@ -41,6 +41,7 @@ macro_rules! absent {
 mod calls;
 mod charges;
 mod clients;
+mod count;
 mod disconnect;
 mod effects;
 mod fences;

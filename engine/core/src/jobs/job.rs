@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use iof_capture::{ProcessId, SourceId};
 use iof_proto::{Channel, Channels, MpiEvent, Rank};
 
+use crate::count::Count;
 use crate::jobs::early_end::{EarlyEnd, EarlyEndPolicy, LastSteps};
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::NodeLost;
@@ -235,8 +236,8 @@ impl JobState {
 
     /// Adds a rank that runs.
     pub(crate) fn add_rank(&mut self, rank: Rank, state: RankState) {
-        self.running = self.running.saturating_add(1);
-        self.open_streams = self.open_streams.saturating_add(state.streams().len());
+        self.running.raise(1);
+        self.open_streams.raise(state.streams().len());
         self.ranks.insert(rank, state);
     }
 
@@ -307,7 +308,7 @@ impl JobState {
     /// its end of file. Returns whether it was cut off: it was closed while the rank may have
     /// written more.
     pub(crate) fn stream_completed(&mut self, rank: Rank, channel: Channel, closed: bool) -> bool {
-        self.open_streams = self.open_streams.saturating_sub(1);
+        self.open_streams.lower(1);
         let was_cut_off = self.cut_off.iter().any(|(other, _)| *other == rank);
         let mut ends_with_rank = false;
         if let Some(state) = self.ranks.get_mut(&rank) {
@@ -348,12 +349,12 @@ impl JobState {
     /// Adds the stream of a remote rank.
     pub(crate) fn add_delivered(&mut self, rank: Rank, channel: Channel, stream: SourceId) {
         self.delivered.insert((rank, channel), stream);
-        self.open_deliveries = self.open_deliveries.saturating_add(1);
+        self.open_deliveries.raise(1);
     }
 
     /// Notes that the stream of a remote rank is complete.
     pub(crate) fn delivery_completed(&mut self) {
-        self.open_deliveries = self.open_deliveries.saturating_sub(1);
+        self.open_deliveries.lower(1);
     }
 
     /// Notes that the remote part of the job has ended. Returns its streams; `None` if it does not
@@ -380,12 +381,12 @@ impl JobState {
     /// Adds the stream of what is logged to a channel of `rank`.
     pub(crate) fn add_logged(&mut self, rank: Rank, channel: Channel, stream: SourceId) {
         self.logged.insert((rank, channel), stream);
-        self.open_logs = self.open_logs.saturating_add(1);
+        self.open_logs.raise(1);
     }
 
     /// Notes that a stream of what was logged is complete.
     pub(crate) fn log_completed(&mut self) {
-        self.open_logs = self.open_logs.saturating_sub(1);
+        self.open_logs.lower(1);
     }
 }
 

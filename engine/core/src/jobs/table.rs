@@ -6,6 +6,7 @@ use std::time::Instant;
 use iof_capture::{ProcessId, SourceId, TargetId};
 use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 
+use crate::count::Count;
 use crate::ids::{JobId, StreamName};
 use crate::jobs::job::{EndSteps, JobState, RankState};
 
@@ -80,7 +81,7 @@ impl Jobs {
     pub(crate) fn get_or_add(&mut self, nspace: &Nspace, new: impl FnOnce() -> JobState) -> &mut JobState {
         let last_run = &mut self.last_run;
         self.by_name.entry(nspace.clone()).or_insert_with(|| {
-            *last_run = last_run.saturating_add(1);
+            last_run.raise(1);
             new().numbered(*last_run)
         })
     }

@@ -9,6 +9,7 @@ use iof_proto::{Nspace, PartialCause, Proc, Rank};
 
 use crate::Core;
 use crate::clients::owed::size_of_procs;
+use crate::count::Count;
 use crate::effects::HandleOp;
 use crate::ids::Call;
 use crate::jobs::job::{JobState, RankState};
@@ -240,5 +241,5 @@ impl Core {
 }
 
 fn increment(count: &mut usize) {
-    *count = count.saturating_add(1);
+    count.raise(1);
 }

@@ -14,6 +14,7 @@ use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
 
 use crate::clients::quotas::Charge;
+use crate::count::Count;
 use crate::disconnect::DisconnectReason;
 use crate::ids::PeerId;
 pub(crate) use elsewhere::Elsewhere;
@@ -158,7 +159,7 @@ impl Push {
         if self.has_end {
             return Err(DisconnectReason::Unexpected("bytes after the end of a push"));
         }
-        self.filled = self.filled.saturating_add(bytes);
+        self.filled.raise(bytes);
         self.has_end = last;
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Push {
         let Some(target) = self.local.remove(&target) else { absent!("target", return) };
         let cause = match end {
             PushEnd::Complete => {
-                self.report.complete = self.report.complete.saturating_add(1);
+                self.report.complete.raise(1);
                 return;
             }
             PushEnd::Closed => PartialCause::Closed,

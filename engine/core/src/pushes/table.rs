@@ -7,6 +7,7 @@ use iof_capture::PushId;
 use iof_proto::Proc;
 
 use crate::clients::quotas::Charge;
+use crate::count::Count;
 use crate::ids::PeerId;
 use crate::pushes::push::{Deferred, Push};
 
@@ -32,7 +33,7 @@ impl Pushes {
     /// Returns an id that no push has had.
     pub(crate) fn next_id(&mut self) -> PushId {
         let id = PushId(self.next);
-        self.next = self.next.saturating_add(1);
+        self.next.raise(1);
         id
     }
 

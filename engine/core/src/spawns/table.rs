@@ -7,6 +7,7 @@ use iof_proto::limits::MAX_GONE_NAMES;
 
 use crate::clients::client::{ClientProcess, Requester};
 use crate::clients::quotas::Charge;
+use crate::count::Count;
 use crate::ids::{JobId, PeerId, SpawnId};
 
 /// The process or job with which a spawned job ends.
@@ -107,7 +108,7 @@ impl Spawns {
     }
 
     pub(crate) fn add(&mut self, job: SpawnedJob) -> SpawnId {
-        self.last = self.last.saturating_add(1);
+        self.last.raise(1);
         self.gone.remove(&job.nspace);
         self.jobs.insert(SpawnId(self.last), job);
         SpawnId(self.last)

@@ -9,6 +9,7 @@ use iof_capture::{PushId, RequestId, SourceId, StreamRequest, StreamStep, Target
 use iof_shm_ring::ReaderId;
 
 use crate::Core;
+use crate::count::Count;
 use crate::effects::Command;
 use crate::ids::{LogStep, PageId, PeerId};
 use crate::pushes::push::PushRequest;
@@ -59,7 +60,7 @@ pub struct AwaitedAnswers {
 impl AwaitedAnswers {
     /// Returns the id of the next request.
     pub(crate) fn next_id(&mut self) -> RequestId {
-        self.last = self.last.saturating_add(1);
+        self.last.raise(1);
         RequestId(self.last)
     }
 

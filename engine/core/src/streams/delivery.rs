@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::count::Count;
 use crate::upcall::TakenCallback;
 
 /// Largest number of delivered bytes of one stream that wait for room in its ring, while a reader
@@ -45,7 +46,7 @@ impl DeliveryState {
         if self.cost > 0 && !is_end && self.cost.saturating_add(cost) > MAX_DELIVERED {
             return Err(self.cost);
         }
-        self.cost = self.cost.saturating_add(cost);
+        self.cost.raise(cost);
         self.waiting.push_back(WaitingDelivery { cost, taken });
         Ok(())
     }
@@ -63,7 +64,7 @@ impl DeliveryState {
     /// Forgets the last delivery, which was not handed over.
     pub(crate) fn withdraw(&mut self) {
         if let Some(WaitingDelivery { cost, .. }) = self.waiting.pop_back() {
-            self.cost = self.cost.saturating_sub(cost);
+            self.cost.lower(cost);
         }
     }
 
@@ -81,7 +82,7 @@ impl DeliveryState {
     pub(crate) fn pop(&mut self) -> Option<TakenCallback> {
         let WaitingDelivery { cost, taken } = self.waiting.pop_front()?;
         self.cached = self.cached.map(|left| left.saturating_sub(1));
-        self.cost = self.cost.saturating_sub(cost);
+        self.cost.lower(cost);
         Some(taken)
     }
 }

@@ -13,6 +13,7 @@ use iof_capture::{Gating, SourceId, StreamStep};
 use iof_proto::{Channel, Channels, Proc};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 
+use crate::count::Count;
 use crate::ids::{PageId, PeerId, StreamName};
 use crate::jobs::job::JobState;
 use crate::resources::Resources;
@@ -192,14 +193,14 @@ impl StreamState {
     /// Records a reader.
     pub(crate) fn add_reader(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
         self.remove_reader(peer_id, handler);
-        self.differing = self.differing.saturating_add(usize::from(self.differs(&options)));
+        self.differing.raise(usize::from(self.differs(&options)));
         self.readers.insert((peer_id, handler), options);
     }
 
     /// Removes a reader.
     pub(crate) fn remove_reader(&mut self, peer_id: PeerId, handler: u32) {
         if let Some(options) = self.readers.remove(&(peer_id, handler)) {
-            self.differing = self.differing.saturating_sub(usize::from(self.differs(&options)));
+            self.differing.lower(usize::from(self.differs(&options)));
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use iof_capture::{SourceId, StreamStep};
 use iof_shm_ring::{CreateError, Start};
 
+use crate::count::Count;
 use crate::ids::{PageId, PeerId};
 use crate::resources::Resources;
 use crate::streams::backlog_holder::BacklogHolder;
@@ -30,7 +31,7 @@ impl StreamTable {
     /// Returns an id that no stream has had.
     pub(crate) fn next_id(&mut self) -> SourceId {
         let id = SourceId(self.next);
-        self.next = self.next.saturating_add(1);
+        self.next.raise(1);
         id
     }
 

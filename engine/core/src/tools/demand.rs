@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 
+use crate::count::Count;
+
 /// The id of one pull, from its request to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
@@ -102,7 +104,7 @@ impl Demand {
         procs: &[Proc],
         channels: Channels,
     ) -> (Ticket, Vec<(CallId, ProcChannels)>) {
-        self.last_ticket = self.last_ticket.saturating_add(1);
+        self.last_ticket.raise(1);
         let ticket = Ticket(self.last_ticket);
         let (mut held, mut awaited, mut new) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         // Jobs come first, because they cover their ranks.
@@ -120,7 +122,7 @@ impl Demand {
                     wanted
                 });
                 if let Some(known) = self.known.get_mut(&source).filter(|_| !held.contains(&source)) {
-                    known.holds = known.holds.saturating_add(1);
+                    known.holds.raise(1);
                     awaited.extend(known.asked);
                     held.insert(source);
                 }
@@ -128,7 +130,7 @@ impl Demand {
         }
         let mut upcalls = Vec::new();
         for (list, sources) in group_by_channels(new) {
-            self.last_call = self.last_call.saturating_add(1);
+            self.last_call.raise(1);
             let call = CallId(self.last_call);
             for source in &sources {
                 if let Some(known) = self.known.get_mut(source) {
@@ -245,7 +247,7 @@ impl Demand {
             // A source that is not known any more has become part of its job.
             let source = if self.known.contains_key(&held) { held } else { held.job() };
             if let Some(known) = self.known.get_mut(&source) {
-                known.holds = known.holds.saturating_sub(1);
+                known.holds.lower(1);
             }
             if self.forget_unwanted(&source) {
                 unwanted.push(source);
@@ -285,7 +287,7 @@ impl Demand {
         for part in parts {
             let holds = self.known.remove(&part).map_or(0, |known| known.holds);
             if let Some(known) = self.known.get_mut(&job) {
-                known.holds = known.holds.saturating_add(holds);
+                known.holds.raise(holds);
             }
         }
     }

@@ -6,6 +6,7 @@ use iof_capture::PushId;
 use iof_proto::{EncodeError, Message, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
+use crate::count::Count;
 use crate::ids::RingId;
 use crate::tools::peer::unread::{QueuedItem, Unread, UnreadKey};
 
@@ -74,7 +75,7 @@ impl Outgoing {
 
     /// Notes that the socket has accepted `bytes` more bytes. Returns whether these are the last.
     pub(crate) fn sent(&mut self, bytes: usize) -> bool {
-        self.sent = self.sent.saturating_add(bytes);
+        self.sent.raise(bytes);
         self.sent >= self.frame.len()
     }
 

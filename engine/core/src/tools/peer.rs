@@ -22,6 +22,7 @@ use iof_shm_ring::ReaderId;
 
 use crate::clients::client::{Client, Payer, ReplyTo, Requester};
 use crate::clients::quotas::Charge;
+use crate::count::Count;
 use crate::disconnect::DisconnectReason;
 use crate::ids::{PageId, PeerId};
 use crate::limits::Limits;
@@ -206,12 +207,12 @@ impl Peer {
 
     /// Notes that a request waits for the capture thread. Further ones are not read.
     pub(crate) fn request_begun(&mut self) {
-        self.awaited = self.awaited.saturating_add(1);
+        self.awaited.raise(1);
     }
 
     /// Notes that a request does not wait for the capture thread any more.
     pub(crate) fn request_done(&mut self) {
-        self.awaited = self.awaited.saturating_sub(1);
+        self.awaited.lower(1);
     }
 
     /// Returns the number of requests that wait for the capture thread.
@@ -261,7 +262,7 @@ impl Peer {
             return Ok(None);
         }
         let Some(frame) = self.deferred.pop_front() else { return Ok(None) };
-        self.deferred_bytes = self.deferred_bytes.saturating_sub(frame.len());
+        self.deferred_bytes.lower(frame.len());
         Ok(Decoder::new().decode(&mut frame.as_slice())?)
     }
 
@@ -292,7 +293,7 @@ impl Peer {
         }
         let frame =
             encode(&message).map_err(|_| DisconnectReason::Unexpected("a message that breaks its limits"))?;
-        self.deferred_bytes = self.deferred_bytes.saturating_add(frame.len());
+        self.deferred_bytes.raise(frame.len());
         self.deferred.push_back(frame);
         Ok(None)
     }
@@ -355,8 +356,8 @@ impl Peer {
     /// Queues a message, unless the tool receives nothing any more.
     fn queue(&mut self, out: Outgoing) {
         if out.is_answer() {
-            self.answers = self.answers.saturating_add(1);
-            self.answer_bytes = self.answer_bytes.saturating_add(out.frame().len());
+            self.answers.raise(1);
+            self.answer_bytes.raise(out.frame().len());
         }
         self.unread.queued(out.item());
         self.outgoing.push_back(out);
@@ -428,8 +429,8 @@ impl Peer {
     /// nothing any more.
     fn left_queue(&mut self, out: &Outgoing) {
         if out.is_answer() {
-            self.answers = self.answers.saturating_sub(1);
-            self.answer_bytes = self.answer_bytes.saturating_sub(out.frame().len());
+            self.answers.lower(1);
+            self.answer_bytes.lower(out.frame().len());
         }
         if let Some(reading) = out.ring_reader().and_then(|id| self.readings.get_mut(&id)) {
             self.unread.ring_sent(reading);

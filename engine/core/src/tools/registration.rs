@@ -10,6 +10,7 @@ use iof_shm_ring::Start;
 
 use crate::clients::owed::size_of_infos;
 use crate::clients::quotas::Charge;
+use crate::count::Count;
 use crate::ids::PeerId;
 use crate::jobs::job::endings::Ending;
 use crate::jobs::job::{JobState, NodePull};
@@ -134,12 +135,12 @@ impl Registration {
 
     /// Notes that a reader is about to be attached or moved.
     pub(crate) fn reader_joins(&mut self) {
-        self.joining = self.joining.saturating_add(1);
+        self.joining.raise(1);
     }
 
     /// Notes that a reader was attached or moved, or was not. Returns whether it was the last.
     pub(crate) fn reader_settled(&mut self) -> bool {
-        self.joining = self.joining.saturating_sub(1);
+        self.joining.lower(1);
         self.joining == 0
     }
 
@@ -165,7 +166,7 @@ impl Registration {
         let known = reported.get(nspace).filter(|(run, _)| *run == job.run()).map(|(_, count)| *count);
         let (mut count, mut ended) = (known.unwrap_or(0), Vec::new());
         while let Some(ending) = job.ending(count) {
-            count = count.saturating_add(1);
+            count.raise(1);
             match ending {
                 Ending::Rank(exit) => ended.push(exit.rank),
                 Ending::NodeLost(lost) => ended.extend(lost.ranks),

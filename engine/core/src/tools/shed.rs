@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use iof_capture::SourceId;
 
 use crate::Core;
+use crate::count::Count;
 use crate::ids::PeerId;
 use crate::limits::Limits;
 use crate::streams::completion::Completion;
@@ -43,7 +44,7 @@ impl Core {
                 let target = forgotten_per_tool / 2;
                 peer.shed(forgotten.saturating_sub(target), ends.saturating_sub(target));
             }
-            unsent = unsent.saturating_add(peer.unread().unsent());
+            unsent.raise(peer.unread().unsent());
         }
         self.shed_beyond(unsent, limit);
     }
@@ -64,7 +65,7 @@ impl Core {
         {
             let dropped = most.div_ceil(2);
             peer.shed(dropped, 0);
-            unsent = unsent.saturating_sub(dropped);
+            unsent.lower(dropped);
             droppable.push((most.saturating_sub(dropped), id));
         }
     }

@@ -6,6 +6,7 @@ use iof_capture::{Signal, SourceId};
 use iof_proto::{MpiEvent, Rank, UsedResources};
 
 use super::{EndingEntry, JobState, MpiPhase, RankState, Receivers};
+use crate::count::Count;
 use crate::jobs::early_end::{EarlyEnd, EarlyEndStep, EndCause, LastStep};
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::{NodeKey, NodeLost};
@@ -104,7 +105,7 @@ impl JobState {
     pub(super) fn note_exit(&mut self, rank: Rank, exit: Exit, requested: bool) {
         let Some(state) = self.ranks.get_mut(&rank) else { absent!("rank", return) };
         if state.exited(exit, requested) {
-            self.running = self.running.saturating_sub(1);
+            self.running.lower(1);
         }
         if !exit.success() {
             self.first_failure.note((rank, exit), requested);

@@ -8,6 +8,7 @@ use iof_capture::SourceId;
 use iof_proto::{Channel, Channels, Node, NodeStream, Rank, StreamPull, UsedResources};
 
 use super::{EndingEntry, JobState, RankState, RemoteRanks};
+use crate::count::Count;
 use crate::jobs::exit::Exit;
 use crate::jobs::nodes::{NodeId, NodeLost};
 
@@ -252,7 +253,7 @@ impl JobState {
         for (rank, channel) in wanted {
             let Some(node) = self.rank(rank).and_then(RankState::node) else { continue };
             if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
-                self.nodes.last_pull = self.nodes.last_pull.saturating_add(1);
+                self.nodes.last_pull.raise(1);
                 let number = self.nodes.last_pull;
                 entry.insert(NodePull { number, is_missed: false, is_marked: false, is_current: false });
                 begun.push((node, StreamPull { number, rank, channel }));

@@ -8,6 +8,7 @@ use iof_capture::PushId;
 use iof_proto::{Failure, Info, PartialCause, PartialDelivery, Proc, Rank, Status, UntakenStdin};
 
 use super::Push;
+use crate::count::Count;
 use crate::jobs::nodes::{StdinAnswer, StdinNodes};
 use crate::pushes::stdin_calls::StdinTaker;
 use crate::upcall::{Piece, StdinPush};
@@ -172,7 +173,7 @@ impl Push {
         }
         if ends {
             let targets = elsewhere.targets().count() as u64;
-            self.report.complete = self.report.complete.saturating_add(targets);
+            self.report.complete.raise(targets);
             self.elsewhere = None;
             self.yields = true;
             return None;
@@ -215,7 +216,7 @@ impl Push {
             let is_closed = left.cause == PartialCause::Closed;
             answered.shut.extend(is_closed.then(|| left.target.clone()));
             if is_closed && end_sent {
-                self.report.complete = self.report.complete.saturating_add(1);
+                self.report.complete.raise(1);
             } else {
                 self.report.partial.push(left);
             }

@@ -3,6 +3,7 @@
 use iof_capture::PushId;
 
 use super::Peer;
+use crate::count::Count;
 
 impl Peer {
     /// Returns the push under way with this number of the tool.
@@ -17,7 +18,7 @@ impl Peer {
 
     /// Adds a push. Returns its number.
     pub(crate) fn add_push(&mut self, id: PushId) -> u32 {
-        self.last_push = self.last_push.saturating_add(1);
+        self.last_push.raise(1);
         self.pushes.insert(self.last_push, id);
         self.last_push
     }

@@ -8,6 +8,7 @@ use iof_proto::{Nspace, Rank, ToTool};
 use iof_shm_ring::ReaderId;
 
 use super::Peer;
+use crate::count::Count;
 use crate::ids::StreamName;
 use crate::streams::completion::Completion;
 use crate::streams::reading::Reading;
@@ -92,7 +93,7 @@ impl Peer {
         for out in self.outgoing.iter().filter(|out| !out.is_begun()) {
             if let QueuedItem::End { handler, nspace, .. } = out.item() {
                 let count = later.entry((*handler, nspace.clone())).or_default();
-                *count = count.saturating_add(1);
+                count.raise(1);
             }
         }
         let mut merged: BTreeMap<(u32, Nspace), u64> = BTreeMap::new();
@@ -109,7 +110,7 @@ impl Peer {
                     let missed = slots.get(slot).and_then(|id| self.drop_unread(*id, &mut dropped));
                     if let Some((rank, bytes)) = missed {
                         self.discarded.push(out.attachment());
-                        rings = rings.saturating_sub(1);
+                        rings.lower(1);
                         self.unread.add(key, rank, bytes);
                         if reported.insert(key.clone()) {
                             self.outgoing.push_back(Outgoing::missed(key.clone()));
@@ -120,9 +121,9 @@ impl Peer {
                 QueuedItem::End { handler, nspace, run, exit_code, skipped } => {
                     let key = (*handler, nspace.clone());
                     let left = later.entry(key.clone()).or_default();
-                    *left = left.saturating_sub(1);
+                    left.lower(1);
                     if ends > 0 && *left > 0 {
-                        ends = ends.saturating_sub(1);
+                        ends.lower(1);
                         self.unread.end_merged();
                         merged_runs.insert((*handler, nspace.clone(), *run));
                         let sum = merged.entry(key).or_default();

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use iof_proto::{Channel, Missed, Nspace, Rank, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
+use crate::count::Count;
 use crate::streams::reading::Reading;
 
 /// A queued message, as far as it can be dropped or added up.
@@ -67,42 +68,42 @@ impl QueuedItem {
 impl Unread {
     /// Notes that `item` was queued.
     pub(crate) fn queued(&mut self, item: &QueuedItem) {
-        self.ends = self.ends.saturating_add(usize::from(matches!(item, QueuedItem::End { .. })));
+        self.ends.raise(usize::from(matches!(item, QueuedItem::End { .. })));
     }
 
     /// Notes that `item` was sent, or dropped because the tool receives nothing any more.
     pub(crate) fn sent(&mut self, item: &QueuedItem) {
-        self.ends = self.ends.saturating_sub(usize::from(matches!(item, QueuedItem::End { .. })));
+        self.ends.lower(usize::from(matches!(item, QueuedItem::End { .. })));
     }
 
     /// Notes that the end of a job is merged into a later one and not sent.
     pub(crate) fn end_merged(&mut self) {
-        self.ends = self.ends.saturating_sub(1);
+        self.ends.lower(1);
     }
 
     /// Notes that the job of the stream that `reading` reads was removed.
     pub(crate) fn reading_forgotten(&mut self, reading: &Reading) {
-        self.forgotten = self.forgotten.saturating_add(1);
-        self.unsent = self.unsent.saturating_add(usize::from(!reading.is_sent()));
+        self.forgotten.raise(1);
+        self.unsent.raise(usize::from(!reading.is_sent()));
     }
 
     /// Notes that `reading` has ended.
     pub(crate) fn reading_ended(&mut self, reading: &Reading) {
         self.ring_sent(reading);
-        self.forgotten = self.forgotten.saturating_sub(usize::from(reading.forgotten().is_some()));
+        self.forgotten.lower(usize::from(reading.forgotten().is_some()));
     }
 
     /// Notes that the ring of `reading` does not wait to be sent any more.
     pub(crate) fn ring_sent(&mut self, reading: &Reading) {
         if reading.forgotten().is_some() && !reading.is_sent() {
-            self.unsent = self.unsent.saturating_sub(1);
+            self.unsent.lower(1);
         }
     }
 
     /// Notes that another ring of `reading` is about to be queued.
     pub(crate) fn ring_unsent(&mut self, reading: &Reading) {
         if reading.forgotten().is_some() && reading.is_sent() {
-            self.unsent = self.unsent.saturating_add(1);
+            self.unsent.raise(1);
         }
     }
 
@@ -138,7 +139,7 @@ impl Unread {
         let missed = self.missed.entry(key.clone()).or_insert_with(new);
         let is_first = missed.streams == 0;
         missed.rank = if missed.rank == rank { rank } else { Rank::WILDCARD };
-        missed.streams = missed.streams.saturating_add(1);
+        missed.streams.raise(1);
         missed.bytes = missed.bytes.saturating_add(bytes);
         is_first
     }
