@@ -115,7 +115,9 @@ impl Signals {
 
     /// Blocks until the next signal. Returns `None` if the signals cannot be read any more.
     pub fn wait(&self) -> Option<ReceivedSignal> {
-        loop {
+        while self.wait_until_ready() {
+            // Before the signal is taken, so that one sent after that is never counted as earlier.
+            let received_at = Instant::now();
             let info = match self.0.read_signal() {
                 Ok(Some(info)) => info,
                 Ok(None) | Err(nix::Error::EINTR) => continue,
@@ -125,8 +127,9 @@ impl Signals {
                 i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
             // The kernel sends SIGHUP to the leader of the session only.
             let from_terminal = info.ssi_code == libc::SI_KERNEL && signal != Signal::SIGHUP;
-            return Some(ReceivedSignal { signal, from_terminal, received_at: Instant::now() });
+            return Some(ReceivedSignal { signal, from_terminal, received_at });
         }
+        None
     }
 }
 
