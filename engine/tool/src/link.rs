@@ -101,8 +101,9 @@ impl Link {
     /// limit), when this returns `None`.
     pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> Result<Option<Received>, LostError> {
         loop {
-            let received = self.receive()?;
+            // Before the look, so that one that has arrived by the deadline is returned however late this looks.
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let received = self.receive()?;
             if received.is_some() || left.is_some_and(|left| left.is_zero()) {
                 return Ok(received);
             }
