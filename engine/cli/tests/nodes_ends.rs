@@ -5,16 +5,17 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ChildStdout;
+use std::time::Instant;
 
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_EXCHANGE, MAX_GREETING, MAX_PIECE};
 use iof_nodes::{Frame, HEADER, ToFrontEnd};
 use iof_proto::{Exchange, Log, Nspace, Proc, Rank};
-use iof_testing::command::nodes::{agent_of, by_rank, has_thread, run, send, start};
+use iof_testing::command::nodes::{agent_of, by_rank, find_agent, has_thread, run, send, start};
 use iof_testing::command::site::{Gate, Site, iof};
 use iof_testing::process::{Done, Process, Stat};
-use iof_testing::wait_for;
-use nix::sys::signal::Signal;
-use nix::unistd::gethostname;
+use iof_testing::{wait_for, with_longer_times};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, gethostname};
 
 #[test]
 fn a_failed_rank_is_told_with_its_host_and_gives_the_exit_code() {
@@ -169,28 +170,39 @@ fn a_signal_that_ends_a_job_of_which_only_output_is_left_cuts_no_object_of_json(
     }
 }
 
+/// Starts a job whose agent of b stands still, and checks that the job ends after `timeout`, or after two
+/// interrupts. Fails if the time has passed before.
+fn give_up_a_node(timeout: Option<&str>) -> Result<(), String> {
+    let site = Site::new();
+    let mut options = vec!["-n", "2", "--kill-wait", "0.1"];
+    options.extend(timeout.iter().flat_map(|seconds| ["--timeout", seconds]));
+    let began = Instant::now();
+    let mut run = start(&site, "a,b", &options, "echo ready; exec sleep 1000");
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = iof_testing::pipes::collect(run.stderr());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    let agent = find_agent(&run, "b").and_then(|agent| i32::try_from(agent).ok());
+    agent.into_iter().for_each(|agent| _ = kill(Pid::from_raw(agent), Signal::SIGSTOP));
+    if timeout.is_some_and(|seconds| began.elapsed().as_secs_f64() >= seconds.parse().unwrap()) {
+        return Err(format!("the agent was stopped too late: {lines:?}"));
+    }
+    if timeout.is_none() {
+        run.signal_twice(Signal::SIGINT);
+    }
+    let code = run.wait();
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("node b is lost with rank 1: its agent does not answer; of its"), "{stderr}");
+    assert_eq!(code, if timeout.is_some() { 124 } else { 130 }, "{stderr}");
+    Ok(())
+}
+
 #[test]
 fn a_node_that_does_not_answer_is_given_up_after_a_time_limit_or_two_interrupts() {
-    let options = ["-n", "2", "--kill-wait", "0.1"];
-    for timeout in [Some(["--timeout", "1"]), None] {
-        let site = Site::new();
-        let options: Vec<&str> = options.iter().chain(timeout.iter().flatten()).copied().collect();
-        let mut run = start(&site, "a,b", &options, "echo ready; exec sleep 1000");
-        let mut stdout = BufReader::new(run.stdout());
-        let stderr = iof_testing::pipes::collect(run.stderr());
-        let mut line = String::new();
-        for _ in 0..2 {
-            stdout.read_line(&mut line).unwrap();
-        }
-        send(agent_of(&run, "b"), Signal::SIGSTOP);
-        if timeout.is_none() {
-            run.signal_twice(Signal::SIGINT);
-        }
-        let code = run.wait();
-        let stderr = String::from_utf8(stderr.get()).unwrap();
-        assert!(stderr.contains("node b is lost with rank 1: its agent does not answer; of its"), "{stderr}");
-        assert_eq!(code, if timeout.is_some() { 124 } else { 130 }, "{stderr}");
-    }
+    with_longer_times(|seconds| give_up_a_node(Some(seconds)));
+    give_up_a_node(None).unwrap();
 }
 
 #[test]
@@ -259,7 +271,7 @@ fn a_signal_while_some_nodes_have_started_their_ranks_is_for_the_ranks() {
     let site = Site::new();
     let (mut gate, ready) = (site.gate("gate"), site.path().join("ready"));
     let script = format!(
-        "trap 'echo got it; exit 3' TERM; : > {}.$IOF_RANK; echo ready; while :; do sleep 0.01; done",
+        "trap 'echo got it; exit 3' TERM; echo ready; : > {}.$IOF_RANK; while :; do sleep 0.01; done",
         ready.display()
     );
     let (run, mut stdout) = start_with_delay(&site, &script, &gate);
@@ -329,7 +341,7 @@ fn ranks_end_when_their_front_end_dies() {
     for _ in 0..2 {
         stdout.read_line(&mut line).unwrap();
     }
-    assert_eq!(run.running("sleep").len(), 2);
+    wait_for("the children", || (run.running("sleep").len() == 2).then_some(()));
     run.signal(Signal::SIGKILL);
     wait_for("the agents, their ranks and the children of these to end", || {
         (run.living().len() <= 1).then_some(())

@@ -207,27 +207,36 @@ fn each_field_of_a_job_has_its_effect_on_nodes_or_is_refused() {
 /// differs from that of the default value.
 fn check_field(field: &str) {
     let all = |stdin| BTreeMap::from([(Rank::WILDCARD, stdin)]);
-    let fails = "[ $IOF_RANK = 0 ] && { sleep 0.3; exit 3; }; ";
-    let ends = format!("{fails} sleep 1.3; echo done");
-    let stays = format!("trap '' TERM; {fails} sleep 1.3; echo done");
-    let script = match field {
-        "nspace" => "echo $IOF_NSPACE",
-        "apps" => "pwd",
-        "stdin" => "cat",
-        "ptys" => "[ -t 1 ] && stty size; true",
-        "process_group" => "read -r _ _ _ _ group _ < /proc/$$/stat; [ $group = $$ ] && echo own; true",
-        "grace" => "(sleep 1.3; echo late) & echo early",
-        "kill_on_bad_exit" | "timeout" => ends.as_str(),
-        "kill_wait" => stays.as_str(),
-        "directives" => "[ -p /dev/stdin ] && echo open; true",
-        "mpi" => "echo $PMI_RANK of $PMI_SIZE",
-        _ => "echo $IOF_RANK",
+    let marks = tempfile::tempdir().unwrap();
+    // The last line comes before the end, or so late that also on a busy machine it comes after the end.
+    let script = |time: &str| match field {
+        "nspace" => "echo $IOF_NSPACE".to_owned(),
+        "apps" => "pwd".into(),
+        "stdin" => "cat".into(),
+        "ptys" => "[ -t 1 ] && stty size; true".into(),
+        "process_group" => {
+            "read -r _ _ _ _ group _ < /proc/$$/stat; [ $group = $$ ] && echo own; true".into()
+        }
+        "grace" => format!("(sleep {time}; echo late) & echo early"),
+        "kill_on_bad_exit" => format!("[ $IOF_RANK != 0 ] || exit 3; sleep {time}; echo done"),
+        "timeout" => format!("sleep {time}; echo done"),
+        // Rank 0 fails once all ignore SIGTERM.
+        "kill_wait" => format!(
+            "trap '' TERM; cd {}; : > $IOF_RANK; while [ $IOF_RANK = 0 ]; do
+             set -- *; [ $# != 4 ] || {{ rm *; exit 3; }}; sleep 0.05; done; sleep {time}; echo done",
+            marks.path().display()
+        ),
+        "directives" => "[ -p /dev/stdin ] && echo open; true".into(),
+        "mpi" => "echo $PMI_RANK of $PMI_SIZE".into(),
+        _ => "echo $IOF_RANK".into(),
     };
-    let mut spec = job(script);
+    let [default_time, time] = if field == "kill_wait" { ["60", "3"] } else { ["0.2", "60"] };
+    let mut spec = job(&script(default_time));
     if field == "kill_wait" {
         spec.kill_on_bad_exit = KillOnBadExit::Always;
     }
     let default = run(&spec, false).unwrap();
+    spec.apps = job(&script(time)).apps;
     match field {
         "nspace" => spec.nspace = Nspace::new("other").unwrap(),
         "apps" => spec.apps[0].cwd = Some("/".into()),
@@ -239,7 +248,8 @@ fn check_field(field: &str) {
         "process_group" => spec.process_group = ProcessGroup::Inherit,
         "grace" => spec.grace = Some(Duration::from_millis(50)),
         "kill_on_bad_exit" => spec.kill_on_bad_exit = KillOnBadExit::Always,
-        "kill_wait" => spec.kill_wait = Duration::from_millis(100),
+        // Longer than the default of 2 s.
+        "kill_wait" => spec.kill_wait = Duration::from_secs(1000),
         "timeout" => spec.timeout = Some(Duration::from_millis(500)),
         "directives" => spec.directives.stdin = true,
         "mpi" => spec.mpi = Mpi::Pmi1,
@@ -264,7 +274,13 @@ fn check_field(field: &str) {
     }
     let here = run(&spec, false).unwrap();
     assert_ne!(here, default, "{field} has no effect");
-    assert_eq!(run(&spec, true).unwrap(), here, "{field}");
+    let mut there = run(&spec, true);
+    // The limit counts the start of the agents, which takes longer on a busy machine.
+    while let (Err(RemoteStartError::Timeout { .. }), Some(limit)) = (&there, spec.timeout) {
+        spec.timeout = Some(limit * 4);
+        there = run(&spec, true);
+    }
+    assert_eq!(there.unwrap(), here, "{field}");
 }
 
 #[test]

@@ -22,11 +22,16 @@ pub fn run(hosts: &str, options: &[&str], script: &str) -> Done {
 
 /// Returns the pid of the agent on a host, whose carrier sets `NODE` to the name of the host.
 pub fn agent_of(run: &Process, host: &str) -> u32 {
+    find_agent(run, host).unwrap()
+}
+
+/// Returns the pid of that agent, if it runs.
+pub fn find_agent(run: &Process, host: &str) -> Option<u32> {
     let is_agent = |pid: &u32| {
         words(*pid, "cmdline").get(1).is_some_and(|word| word == b"agent")
             && has_variable(*pid, &format!("NODE={host}"))
     };
-    run.running("iof").into_iter().find(is_agent).unwrap()
+    run.running("iof").into_iter().find(is_agent)
 }
 
 /// Returns whether a process was started with this variable, such as `NAME=value`.
