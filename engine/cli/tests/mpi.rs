@@ -661,16 +661,21 @@ arg2=: < {gate}\nendcmd\n" >&$PMI_FD; read -r -u $PMI_FD reply; [[ $reply = *rc=
 }
 
 #[test]
-fn a_rank_that_publishes_without_end_is_refused_and_the_others_keep_their_values() {
+fn ranks_that_publish_without_end_are_refused_and_keep_their_values() {
+    const RANKS: usize = 16;
     let script = r#"init; ask "cmd=publish_name service=own-$PMI_RANK port=of $PMI_RANK"; barrier
         publishes() { ask "cmd=publish_name service=$1 port=x"; [[ $reply = *rc=0 ]]; }
-        if [ $PMI_RANK = 0 ]; then n=0; while publishes $n; do n=$((n + 1)); done; echo "$n $reply"; fi
+        n=0; while publishes $PMI_RANK-$n; do n=$((n + 1)); done; echo "$n $reply"
         barrier; ask "cmd=lookup_name service=own-$(((PMI_RANK + 1) % PMI_SIZE))"; echo "$reply"; finalize"#;
-    let done = run(&["-n", "3", "--mpi", "pmi1"], script);
-    let mut found = lines(&done);
-    let refused = found.iter().position(|line| line.starts_with("16381 ")).map(|index| found.remove(index));
+    let done = run(&["-n", &RANKS.to_string(), "--mpi", "pmi1"], script);
+    let (found, refused): (Vec<&str>, Vec<&str>) =
+        done.text().lines().partition(|line| line.starts_with("cmd="));
     let refusal = "has_16384_of_at_most_16384_values_that_ranks_have_published_(MAX_PUBLISHED_PER_JOB),";
-    assert!(refused.is_some_and(|line| line.contains(refusal)), "{done:?}");
-    let values = [0, 1, 2].map(|rank| format!("cmd=lookup_result info=ok rc=0 port=of {rank}"));
-    assert_eq!((found, done.code), (values.iter().map(String::as_str).collect(), 0), "{done:?}");
+    let published = |line: &&str| line.split_once(' ').unwrap().0.parse::<usize>().unwrap();
+    assert!(refused.len() == RANKS && refused.iter().all(|line| line.contains(refusal)), "{done:?}");
+    assert_eq!(refused.iter().map(published).sum::<usize>(), 16384 - RANKS);
+    let values: BTreeSet<String> =
+        (0..RANKS).map(|rank| format!("cmd=lookup_result info=ok rc=0 port=of {rank}")).collect();
+    let found: BTreeSet<String> = found.into_iter().map(str::to_owned).collect();
+    assert_eq!((found, done.code), (values, 0), "{done:?}");
 }
