@@ -461,8 +461,11 @@ fn all_engines_are_shown_also_later_ones_and_one_that_does_not_answer_holds_none
     assert_eq!(later_top.wait(), 0);
     let once = |args: &[&str]| {
         let done = Process::start(command(&site).arg("--once").args(args)).finish();
-        let told = "iof: 1 engine does not answer: no answer within 2 s\n";
-        assert_eq!((done.code, &*done.stderr), (1, told), "{done:?}");
+        let reason = done.stderr.strip_prefix("iof: 1 engine does not answer: ").map(str::trim_end);
+        // On a busy machine the attempt to connect may end before the wait.
+        let silent = format!("the engine (pid {}) has not answered for 5 s: ", one.pid());
+        let is_known = |reason: &str| reason == "no answer within 2 s" || reason.starts_with(&silent);
+        assert!(done.code == 1 && reason.is_some_and(is_known), "{done:?}");
         done.text().to_owned()
     };
     let table = once(&[]);
