@@ -261,7 +261,11 @@ fn a_mail_server_that_stalled_is_not_tried_again_for_queued_mail() {
     let (address, listener) = stalling_server();
     let stalls = Stalls::default();
     let slow = mail(&FIELDS, &server(address, Duration::from_millis(50)));
+    listener.set_nonblocking(true).unwrap();
+    let contacts = || listener.incoming().map_while(Result::ok).count();
     assert!(slow.send(&stalls).unwrap_err().reason.contains("did not accept the mail"));
+    // None if the machine is so busy that the time has passed before.
+    assert!(contacts() <= 1);
     for timeout in [Duration::from_millis(50), Duration::MAX] {
         let again = mail(&FIELDS, &server(address, timeout)).send(&stalls).unwrap_err();
         assert!(again.reason.contains("stalled and is skipped for 60 s"), "{again}");
@@ -269,8 +273,7 @@ fn a_mail_server_that_stalled_is_not_tried_again_for_queued_mail() {
     let (other, inbox) = mail_server();
     mail(&FIELDS, &server(other, TIMEOUT)).send(&stalls).unwrap();
     assert_eq!(inbox.recv_timeout(TIMEOUT).unwrap().to, ["a@example.org"]);
-    listener.set_nonblocking(true).unwrap();
-    assert_eq!(listener.incoming().map_while(Result::ok).count(), 1, "it was contacted once");
+    assert_eq!(contacts(), 0, "it was contacted again");
 }
 
 #[test]
