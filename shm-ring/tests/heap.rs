@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{spawn, yield_now};
+use std::time::{Duration, Instant};
 
 use iof_shm_ring::{
     Attached, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream, StreamConfig, bell, notify,
@@ -82,9 +83,11 @@ impl Engine {
     }
 }
 
-/// Yields long enough for the writer to lap the ring, unless the protocol stops it.
+/// Yields long enough for the writer to lap the ring, unless the protocol stops it. On a busy machine each
+/// yield takes long.
 fn linger() {
-    (0..400).for_each(|_| yield_now());
+    let began = Instant::now();
+    (0..400).take_while(|_| began.elapsed() < Duration::from_millis(1)).for_each(|_| yield_now());
 }
 
 /// Reads to the end, consumes all or part of what is borrowed, and compares every byte. Returns the
