@@ -47,10 +47,11 @@ pub enum Command<P = Arc<ReaderPage>, S = Box<Stream>, I = Arc<Inlet>> {
         /// The bytes.
         delivery: SourceBytes,
     },
-    /// Stops reading a source immediately and completes its stream with the bytes that it has.
-    /// Meant for pipes that a grandchild holds open. Unread bytes are lost with the pipe, and a
-    /// process that writes to it gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it
-    /// was reported already or the source does not exist.
+    /// Stops reading a source immediately and ends its stream with the bytes that it has. Meant for
+    /// pipes that a grandchild holds open. If the pipe has unread bytes, they are lost with it, and
+    /// the stream is broken, as at the end of the capture. A process that writes to the pipe gets
+    /// SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it was reported already or the source
+    /// does not exist.
     Close(SourceId),
     /// Reads the bytes that were written to a source up to now, and then closes it. Meant for pipes
     /// that are held open by a process whose further output is not wanted. While a full stream

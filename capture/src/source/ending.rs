@@ -4,9 +4,10 @@ use super::{Close, Finish, Input, Source, SourceState, Step};
 use crate::ids::End;
 
 impl Source {
-    /// Notes that the stream is broken: at least `missing` bytes will not be there when it ends.
+    /// Notes that the stream is broken: at least `missing` bytes will not be there when it ends. Only
+    /// the first call has an effect.
     pub(crate) fn break_off(&mut self, missing: u64) {
-        self.missing = Some(missing);
+        self.missing.get_or_insert(missing);
     }
 
     /// Requests the end of the source once the bytes that the pipe has now are read. Only the first
@@ -38,6 +39,11 @@ impl Source {
             _ if self.in_flight() => Close::Cancel,
             _ => Close::Now,
         }
+    }
+
+    /// Returns whether the source is to end without what its pipe has.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
     }
 
     /// Closes the pipe and completes the stream. Nothing may be in flight.

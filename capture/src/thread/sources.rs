@@ -57,6 +57,7 @@ impl Sources {
     /// its memory.
     pub(crate) fn abandon(&mut self, index: usize, end: End) {
         if let Some(source) = self.mark_ready(index) {
+            source.break_off(0);
             source.abandon();
             self.report_complete(index, end);
         }

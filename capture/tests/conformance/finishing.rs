@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use super::{blocking_stream, rig};
 use iof_capture::{Command, SourceId};
-use iof_shm_ring::Policy;
+use iof_shm_ring::{Peek, Policy};
 use iof_testing::capture::{
     add, stream, wait_closed, wait_end, wait_for_end_of_file, wait_for_ends, wait_until, write_in_pieces,
 };
@@ -103,4 +103,27 @@ fn finishing_during_a_read_loses_no_written_byte() {
             assert_eq!(end.produced, WRITTEN as u64, "source {} in round {round}", id.0);
         }
     }
+}
+
+#[test]
+fn a_source_that_is_closed_with_bytes_in_its_pipe_has_a_broken_end() {
+    let rig = rig();
+    let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
+    let (read, mut write) = pipe();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
+    fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut written = 0;
+    let produced = || rig.capture.with_streams(|streams| streams.get(ID).unwrap().stats()).unwrap().produced;
+    loop {
+        match write.write(&[7; 1000]) {
+            Ok(count) => written += count,
+            Err(_) if produced() > 48 * KIB => break,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    rig.capture.send([Command::Close(ID)]).unwrap();
+    wait_end(&rig.events, ID);
+    let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert!(gaps.is_empty() && got.len() < written, "{} of {written}", got.len());
+    assert_eq!(reader.peek(), Peek::Broken { missing: (written - got.len()) as u64 });
 }

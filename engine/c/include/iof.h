@@ -512,8 +512,9 @@
 #define IOF_OFFSET "iof.offset"
 
 // In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends
-// although its source may have written more, because the node of the source was lost. The value is
-// the number of further bytes that the source has written, at least. An extension of iof.
+// although its source may have written more: the node of the source was lost, or the output was
+// not read to its end. The value is the number of further bytes that the source has written, at
+// least. An extension of iof.
 #define IOF_BROKEN "iof.broken"
 
 // Query (string): the names of the running jobs, separated by commas.
@@ -1746,8 +1747,8 @@ typedef uint16_t iof_iof_channel_t;
 //   IOF_LOST           the number of bytes that are missing before the payload, if any
 //   IOF_LOGGED         the bytes were logged for the source, which did not write them
 //   IOF_IOF_COMPLETE   the stream is complete
-//   IOF_BROKEN         the node of the source was lost; the number of further bytes that it has
-//                      written, at least
+//   IOF_BROKEN         the node of the source was lost, or its output was not read to its end; the
+//                      number of further bytes that it has written, at least
 //   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 //
 // A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or IOF_GONE,

@@ -152,3 +152,21 @@ fn give_up_limits_the_wait_for_the_reader_of_a_fifo() {
     assert_eq!((done.code, done.stderr), (1, message));
     assert!(!proof.exists());
 }
+
+#[test]
+fn a_pull_reports_bytes_that_a_run_which_was_ended_has_left_in_a_pipe() {
+    let site = Site::new();
+    let mut run = site.run(&["--cache-size", "64K"], ["yes"]);
+    let _unread = run.stdout();
+    site.wait_for_ranks(1);
+    let pull = site.pull(&["--output", "json"]);
+    site.wait_for_pulls(0, "stdout", 1);
+    wait_until_blocked(&site, 0);
+    run.signal_twice(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+    let done = pull.finish();
+    let ends: Vec<&str> = done.text().lines().filter(|line| line.contains("\"type\":\"end\"")).collect();
+    let broken = ends.iter().filter(|line| line.contains("\"stdout\"") && line.contains("\"missing\":"));
+    assert_eq!((done.code, broken.count()), (1, 1), "{ends:?}");
+    assert!(done.text().contains("1 stream is broken"), "{ends:?}");
+}

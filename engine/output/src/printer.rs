@@ -74,7 +74,8 @@ pub struct PrintReport {
     /// The number of streams that were not delivered at all
     /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)), if they had bytes.
     pub missed: u64,
-    /// The number of broken streams: those of nodes that were lost.
+    /// The number of broken streams: those of nodes that were lost, and those that were not read to
+    /// their ends.
     pub broken: u64,
     /// The bytes that these streams miss at their ends, at least.
     pub broken_bytes: u64,

@@ -24,6 +24,17 @@ impl<B: Backend> Driver<B> {
             End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
             end => end,
         };
+        let missing = match &end {
+            End::EndOfFile => None,
+            End::Closed if !source.is_closing() => None,
+            // More may follow: deliveries, or bytes of a pipe whose own thread may be stuck in it.
+            End::Closed if source.has_queue() => Some(0),
+            End::Closed => source.pipe().map(unread).filter(|unread| *unread > 0),
+            End::Error(_) => Some(source.pipe().map_or(0, unread)),
+        };
+        if let Some(missing) = missing {
+            source.break_off(missing);
+        }
         if source.pipe().is_some() {
             self.backend.deregister(Token::Source(index));
             self.watched.remove(Token::Source(index));
@@ -77,8 +88,7 @@ impl<B: Backend> Driver<B> {
             // FIONREAD counts only one of a terminal's two queues. The terminal stays readable
             // while it has more.
             Some(_) if terminal => TERMINAL_BUFFER,
-            // A file without FIONREAD counts as empty.
-            Some(pipe) => ioctl::unread(pipe).unwrap_or(0),
+            Some(pipe) => unread(pipe),
             None => 0,
         };
         let step = source.measured(unread);
@@ -90,6 +100,13 @@ impl<B: Backend> Driver<B> {
 fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
     // At the end of file a pipe is readable without having bytes.
     is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
+}
+
+/// Returns the number of bytes that can be read from `pipe`, or of some of them. A file without
+/// FIONREAD counts as empty.
+fn unread(pipe: BorrowedFd<'_>) -> u64 {
+    // The poll moves the bytes of a terminal to the queue that FIONREAD counts.
+    if is_readable(&pipe) { ioctl::unread(pipe).unwrap_or(0) } else { 0 }
 }
 
 /// Returns whether a read from `pipe` would return bytes or the end of file now.

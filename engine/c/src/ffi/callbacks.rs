@@ -51,8 +51,8 @@ pub type iof_info_cbfunc_t = Option<
 ///   IOF_LOST           the number of bytes that are missing before the payload, if any
 ///   IOF_LOGGED         the bytes were logged for the source, which did not write them
 ///   IOF_IOF_COMPLETE   the stream is complete
-///   IOF_BROKEN         the node of the source was lost; the number of further bytes that it has
-///                      written, at least
+///   IOF_BROKEN         the node of the source was lost, or its output was not read to its end; the
+///                      number of further bytes that it has written, at least
 ///   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 ///
 /// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or IOF_GONE,

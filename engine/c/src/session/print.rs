@@ -52,7 +52,7 @@ pub(crate) enum Content {
     /// The stream has ended.
     End,
     Gap(Gap),
-    /// The stream has ended, because its node was lost.
+    /// The stream has ended before its output.
     Broken {
         produced: u64,
         missing: u64,
@@ -216,12 +216,13 @@ impl Printers {
         self.note(&format!("rank {rank} {channel}: {lost} bytes are missing at offset {offset}"));
     }
 
-    /// Reports on stderr that a stream has ended, with `produced` bytes, because its node was lost.
+    /// Reports on stderr that a stream has ended, with `produced` bytes, before its output.
     fn broken(&mut self, origin: &Origin<'_>, produced: u64, missing: u64) {
         self.end_stream(origin);
         let (rank, channel) = (origin.source.rank, origin.channel);
         self.note(&format!(
-            "rank {rank} {channel}: at least {missing} bytes are missing at offset {produced}: its node was lost"
+            "rank {rank} {channel}: at least {missing} bytes are missing at offset {produced}: its output was not \
+             read to its end"
         ));
     }
 

@@ -129,7 +129,8 @@ impl RunningJob<'_> {
         self.keyboard = None;
         let Prepared { job_log, engine, .. } = &self.base;
         let is_logged = job_log.as_ref().is_none_or(|log| log.write(engine, &self.job));
-        let is_whole = is_logged && !self.course.stdin_failed;
+        let broken = self.course.forwarded.broken;
+        let is_whole = is_logged && !self.course.stdin_failed && broken == 0;
         let code = self.course.status.as_ref().map(JobStatus::code);
         let result = match (self.course.failure.take(), &self.course.status) {
             (Some(failure), _) => Err(failure),
@@ -140,7 +141,7 @@ impl RunningJob<'_> {
             },
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
-        let is_cut_short = self.course.is_cut_short || self.course.forwarded.broken > 0;
+        let is_cut_short = self.course.is_cut_short || broken > 0;
         self.report_account(result.is_ok());
         // The first one may be far above.
         if let Some(line) = self.course.alone.take().filter(|_| result.is_ok()) {

@@ -116,12 +116,13 @@ attributes! {
     /// missing ones. For iof_server_IOF_deliver: the bytes between the last delivery and this
     /// offset are missing. An extension of iof.
     IOF_OFFSET = "iof.offset": Number, at Deliver Output;
-    /// The stream ends although its source may have written more, because the source's node was
-    /// lost. The value is the number of further bytes that the source has written, at least.
+    /// The stream ends although its source may have written more: the source's node was lost, or the
+    /// output was not read to its end. The value is the number of further bytes that the source has
+    /// written, at least.
     ///
     /// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends
-    /// although its source may have written more, because the node of the source was lost. The
-    /// value is the number of further bytes that the source has written, at least. An extension of
-    /// iof.
+    /// although its source may have written more: the node of the source was lost, or the output was
+    /// not read to its end. The value is the number of further bytes that the source has written, at
+    /// least. An extension of iof.
     IOF_BROKEN = "iof.broken": Number, at Deliver Output Answer;
 }

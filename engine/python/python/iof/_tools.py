@@ -58,7 +58,7 @@ class End:
     nspace: str
     rank: int | None
     channel: Channel
-    #: "complete", "broken" (its node was lost) or "gone" (the engine has ended).
+    #: "complete", "broken" (its node was lost, or its output was not read to its end) or "gone" (the engine has ended).
     state: str
     #: The number of bytes that the rank has written, as far as it is known.
     produced: int

@@ -362,6 +362,13 @@ fn add<'a>(
     let frame = match peeked {
         Peeked::Gap(gap) => Frame::Gap { pull: 0, stream, offset: gap.offset, lost: gap.lost },
         Peeked::Complete(counts) => Frame::End { pull: 0, stream, produced: counts.produced },
+        Peeked::Broken { missing, .. } => {
+            let StreamKey { rank, channel } = stream;
+            uplink.lose(Some(format!(
+                "the agent has not read the {channel} of rank {rank} to its end: at least {missing} bytes are missing"
+            )));
+            return Step::Closed;
+        }
         _ => return Step::Added(outcome),
     };
     batch.make(|buffer| frame.append_to(buffer));

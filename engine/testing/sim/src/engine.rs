@@ -286,7 +286,7 @@ impl EngineWorld {
         for event in self.capture.events() {
             self.digest.add_debug(&event);
             if let Event::Complete { source, produced, end, .. } = &event {
-                self.truth.complete(*source, *produced);
+                self.truth.complete(*source, *produced, end);
                 if !self.truth.is_cut {
                     self.jobs.check_complete(*source, *produced, end);
                 }

@@ -322,7 +322,8 @@ impl Tool {
                     self.summary.lost += gap.lost;
                     registration.record_gap(handler, gap.offset, gap.lost);
                 }
-                Peeked::Complete(counts) => {
+                // A source was closed with bytes in its pipe.
+                Peeked::Complete(counts) | Peeked::Broken { counts, .. } => {
                     self.summary.ends += 1;
                     registration.ended = Some(counts.produced);
                     assert_eq!(counts.produced, registration.next, "reader {handler} ended too early");
@@ -333,7 +334,6 @@ impl Tool {
                     assert!(registration.next >= until, "reader {handler} was ended before {until}");
                     return;
                 }
-                Peeked::Broken { .. } => panic!("no stream is broken off"),
                 Peeked::Gone(counts) => {
                     assert!(self.engine_gone, "the engine runs");
                     registration.ended = Some(counts.produced);

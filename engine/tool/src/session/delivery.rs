@@ -50,9 +50,9 @@ pub enum Delivery<'a> {
         /// Its final byte counters.
         counts: Counts,
     },
-    /// The end of a broken stream: its process runs on another node, which was lost. The bytes that
-    /// arrived from there were delivered or reported as gaps, and the process may have written
-    /// more.
+    /// The end of a broken stream: the node of its process was lost, or the engine stopped before it
+    /// had read all output. The bytes that arrived were delivered or reported as gaps, and the process
+    /// may have written more.
     Broken {
         /// The stream.
         origin: Origin<'a>,

@@ -4,14 +4,17 @@ use std::os::fd::RawFd;
 
 use iof_shm_ring::{Peek, Reader};
 
+use super::simulation::UNREAD;
+
 /// Most sources of one script, and most targets.
 pub(super) const PIPES: usize = 5;
 
 /// The end of a source, as the driver reported it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct SourceEnd {
     pub produced: u64,
     pub error: bool,
+    pub closed: bool,
 }
 
 /// A simulated pipe or queue of deliveries, and the reader of its stream.
@@ -39,6 +42,8 @@ pub(super) struct PipeModel {
     pub(super) untaken: Option<Untaken>,
     /// Bytes that the reader has read, or knows from gaps to be lost.
     pub(super) read: u64,
+    /// The bytes that the end of the stream tells to be missing, if it is broken.
+    pub(super) missing: Option<u64>,
     pub(super) end: Option<SourceEnd>,
 }
 
@@ -134,6 +139,10 @@ impl PipeModel {
                 Peek::Gap(gap) => self.read += gap.lost,
                 Peek::Empty => return false,
                 Peek::Ended => return true,
+                Peek::Broken { missing } => {
+                    self.missing = Some(missing);
+                    return true;
+                }
                 other => panic!("{other:?} for the only reader of pipe {number}"),
             }
         }
@@ -148,13 +157,21 @@ impl PipeModel {
         };
     }
 
-    /// Checks that every byte of an ended source was read or counted as lost. Returns `false` if
+    /// Checks that every byte of an ended source was read or counted as lost, and that the end of its
+    /// stream tells what its pipe still has, unless the source was finished. Returns `false` if
     /// the source has not ended.
     pub(super) fn check(&mut self, number: usize) -> bool {
-        let Some(end) = &self.end else { return false };
+        let Some(end) = self.end else { return false };
         assert_eq!(end.produced, self.given, "pipe {number}");
         assert!(self.consume(number, usize::MAX), "pipe {number}: the reader must reach the end");
         assert_eq!(self.read, self.given, "pipe {number}");
+        let unread = if self.fd >= 0 && self.leader.is_none() { UNREAD as u64 } else { 0 };
+        match self.missing {
+            None => assert!(!end.error && (!end.closed || self.finish_at.is_some())),
+            // A read that the kernel never answers has the pipe, or deliveries may follow.
+            Some(0) => assert!(end.error || end.closed && self.fd < 0),
+            Some(missing) => assert!(missing == unread && (end.error || end.closed && self.closed)),
+        }
         true
     }
 

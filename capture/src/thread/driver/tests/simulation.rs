@@ -27,7 +27,7 @@ use crate::thread::driver::*;
 const PUSHED: u64 = 10_000;
 /// Bytes in each real pipe. A driver that finishes a source asks the real pipe how many bytes are
 /// left.
-const UNREAD: usize = 3000;
+pub(super) const UNREAD: usize = 3000;
 /// Turns within which everything must end when nothing fails any more. Each read is of at least a
 /// KiB.
 const SETTLE_TURNS: usize = 10_000;
@@ -155,6 +155,7 @@ impl Simulation {
             untaken: pipe.is_none().then(Untaken::default),
             reader,
             read: 0,
+            missing: None,
             end: None,
         });
         self.send(match pipe {
@@ -294,7 +295,11 @@ impl Simulation {
             match event {
                 Event::Complete { source, produced, dropped, end, .. } => {
                     assert!(dropped <= produced);
-                    let end = SourceEnd { produced, error: matches!(end, End::Error(_)) };
+                    let end = SourceEnd {
+                        produced,
+                        error: matches!(end, End::Error(_)),
+                        closed: matches!(end, End::Closed),
+                    };
                     self.pipes[source.0 as usize].ended(end, self.broken);
                 }
                 Event::Delivered { source, deliveries, bytes } => {

@@ -8,7 +8,7 @@ use iof_proto::{
 use iof_shm_ring::{Attached, Start};
 use iof_tool::test_utils::StreamInfo;
 
-use super::truth::Truth;
+use super::truth::{StreamRecord, Truth};
 
 /// A pull.
 #[derive(Clone, Debug)]
@@ -338,8 +338,8 @@ impl Feed {
     /// Notes the end of a stream, with `missing` bytes after it if it is broken.
     pub fn complete(&mut self, info: &StreamInfo, produced: u64, missing: Option<u64>, truth: &Truth) {
         self.ended = true;
-        let expected = truth.stream(info).missing;
-        let is_right = missing == expected || missing.is_none() && truth.is_cut;
+        let StreamRecord { missing: expected, closed, .. } = *truth.stream(info);
+        let is_right = missing == expected || closed && missing.is_some() || truth.is_cut;
         assert!(is_right, "{missing:?} bytes of {info:?} are missing, not {expected:?}");
         assert_eq!(produced, self.next, "{info:?} ended too early");
         assert_eq!(Some(produced), truth.stream(info).produced, "{info:?} has another end");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use iof_capture::SourceId;
+use iof_capture::{End, SourceId};
 use iof_proto::{Answer, Failure, Nspace, Rank, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
@@ -38,6 +38,8 @@ pub struct StreamRecord {
     pub forwarded: bool,
     /// The number of bytes that are missing after its end, if it is broken.
     pub missing: Option<u64>,
+    /// Set if it has ended before its source: it is broken if its pipe had more.
+    pub closed: bool,
     /// Set if its rank belongs to a job that failed to start, so that later registrations do not
     /// receive it.
     pub withdrawn: bool,
@@ -50,7 +52,15 @@ impl StreamRecord {
     }
 
     fn new(content: Content, blocks: bool, forwarded: bool) -> StreamRecord {
-        StreamRecord { content, produced: None, blocks, forwarded, missing: None, withdrawn: false }
+        StreamRecord {
+            content,
+            produced: None,
+            blocks,
+            forwarded,
+            missing: None,
+            closed: false,
+            withdrawn: false,
+        }
     }
 }
 
@@ -203,10 +213,11 @@ impl Truth {
     }
 
     /// Records that a stream is complete.
-    pub fn complete(&mut self, source: SourceId, produced: u64) {
+    pub fn complete(&mut self, source: SourceId, produced: u64, end: &End) {
         let info = self.by_source.get(&source).expect("a known stream");
         let record = self.streams.get_mut(info).expect("a known stream");
         assert!(record.produced.replace(produced).is_none(), "{info:?} was completed twice");
+        record.closed = !matches!(end, End::EndOfFile);
         if let Content::Recorded(content, _) = &record.content {
             let (handed, is_cut) = (content.len() as u64, self.is_cut);
             let right = produced == handed || is_cut && produced < handed;
