@@ -60,16 +60,20 @@ fn selected_ranks_read_the_stdin_of_the_command_and_all_others_nothing() {
 
 #[test]
 fn stdin_that_cannot_be_read_is_a_failure_of_a_job_whose_ranks_succeed() {
-    for (script, code) in [("cat", 1), ("cat; exit 7", 7)] {
+    let of_several = (&["-n", "2", "--stdin", "all"][..], "cannot read the input of the push");
+    let typed = (&["--pty", "0"][..], "cannot read what rank 0 is to read");
+    for ((options, reason), script, code) in
+        [(of_several, "cat", 1), (of_several, "cat; exit 7", 7), (typed, "cat", 1), (typed, "cat; exit 7", 7)]
+    {
         let site = Site::new();
         let mut run = site.iof("run");
-        run.args(["-n", "2", "--stdin", "all", "--quiet", "--", "sh", "-c", script]);
+        run.args(options).args(["--quiet", "--", "sh", "-c", script]);
         // Reading a directory fails.
         let directory = fs::File::open(site.path()).unwrap();
         run.stdin(directory).stdout(Stdio::piped()).stderr(Stdio::piped());
         let done = Process::start_with_its_files(&mut run).finish();
-        let message = "iof: stdin: cannot read the input of the push: Is a directory (os error 21)\n";
-        assert_eq!((done.code, done.text(), done.stderr.as_str()), (code, "", message));
+        let message = format!("iof: stdin: {reason}: Is a directory (os error 21)\n");
+        assert_eq!((done.code, done.text(), &*done.stderr), (code, "", &*message));
     }
 }
 

@@ -13,9 +13,11 @@ use super::prepared::Prepared;
 use crate::error::Failure;
 use crate::events::job_event::{FLUSH_LIMIT, JobEvent};
 use crate::events::singletons::watch_job;
+use crate::events::stdin::StdinEvent;
 use crate::nodes::launch;
 use crate::reports::failures::MAX_FAILURE_LINES;
 use crate::terminal::keyboard::Keyboard;
+use crate::terminal::message::print_message;
 
 /// The ranks of a job that was started. Dropping it kills them, unless all have exited.
 pub struct LaunchedJob {
@@ -60,11 +62,17 @@ impl LaunchedJob {
     }
 
     /// Starts to type the command's stdin at the terminal of `rank`.
-    pub fn give_keyboard(&self, rank: Rank) -> Result<Option<Keyboard>, Failure> {
-        match self.remote {
-            None => self.pty(rank).map_err(Failure::running)?.map(Keyboard::give_to).transpose(),
-            Some(_) => Keyboard::give_elsewhere(rank).map(Some),
+    pub fn give_keyboard(&self, rank: Rank, events: &Sender<JobEvent>) -> Result<Option<Keyboard>, Failure> {
+        if self.remote.is_some() {
+            return Keyboard::give_elsewhere(rank).map(Some);
         }
+        let events = events.clone();
+        let fail = move |error| {
+            print_message(format_args!("stdin: cannot read what rank {rank} is to read: {error}"));
+            let _ = events.send(JobEvent::Stdin(StdinEvent::Failed));
+        };
+        let master = self.pty(rank).map_err(Failure::running)?;
+        master.map(|master| Keyboard::give_to(master, fail)).transpose()
     }
 }
 

@@ -58,7 +58,7 @@ impl<'a> StartedJob<'a> {
         }
         let events = base.events.clone();
         stdin.push(&base.engine, &spec.nspace, move |event| drop(events.send(JobEvent::Stdin(event))))?;
-        let keyboard = typed.map_or(Ok(None), |rank| job.give_keyboard(rank))?;
+        let keyboard = typed.map_or(Ok(None), |rank| job.give_keyboard(rank, &base.events))?;
         let failures = Failures::new(spec.nspace.clone(), spec.timeout);
         let StartedJob { job, base } = self;
         let (children, course) = (Children::default(), Course::default());

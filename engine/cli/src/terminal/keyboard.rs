@@ -48,12 +48,23 @@ struct Settings {
 }
 
 impl Keyboard {
-    /// Starts a thread that types stdin at `master`, until no process has that terminal open.
-    pub fn give_to(master: PtyMaster) -> Result<Keyboard, Failure> {
+    /// Starts a thread that types stdin at `master`, until no process has that terminal open. Calls `fail` if stdin can't
+    /// be read to its end.
+    pub fn give_to(
+        master: PtyMaster,
+        mut fail: impl FnMut(io::Error) + Send + 'static,
+    ) -> Result<Keyboard, Failure> {
         Keyboard::give(None, move |settings| {
             lock(settings).give();
+            let is_terminal = lock(settings).before.is_some();
+            // That of a terminal that hangs up is its end.
+            let mut fail = |error| {
+                if !is_terminal {
+                    fail(error)
+                }
+            };
             // After an error, too, nothing can be typed to the rank any more.
-            let _ = type_stdin(&master);
+            let _ = type_stdin(&master, &mut fail);
             lock(settings).take_back();
         })
     }
@@ -138,8 +149,8 @@ impl Settings {
 }
 
 /// Types stdin at `master`, and the end key at the end of stdin. Returns when no process has the
-/// terminal open.
-fn type_stdin(master: &PtyMaster) -> io::Result<()> {
+/// terminal open. Calls `fail` if stdin can't be read to its end, which is typed as well then.
+fn type_stdin(master: &PtyMaster, fail: &mut impl FnMut(io::Error)) -> io::Result<()> {
     let stdin = io::stdin();
     let mut open = true;
     let mut typed = InputKeys::default();
@@ -171,7 +182,8 @@ fn type_stdin(master: &PtyMaster) -> io::Result<()> {
             match read(&stdin, &mut chunk) {
                 Ok(count @ 1..) => keys = typed.of(chunk.get(..count).unwrap_or_default(), master)?,
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
-                Ok(_) | Err(_) => {
+                end => {
+                    end.map_or_else(|error| fail(error.into()), drop);
                     open = false;
                     keys = typed.end(master)?;
                 }
