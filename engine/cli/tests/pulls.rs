@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::thread;
 use std::time::Duration;
 
@@ -86,6 +87,29 @@ fn a_stopped_engine_delays_no_other_job_and_is_pulled_once_it_continues() {
     let done = pull.finish();
     assert_eq!((done.code, &*done.stderr, done.text().lines().count()), (0, "", 6), "{done:?}");
     [stopped, long, later].into_iter().for_each(|run| assert_eq!(run.finish().code, 0));
+}
+
+#[test]
+fn a_pull_of_a_stopped_engine_names_it_once_and_goes_on_when_it_continues() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let run = job(&site, "stopped", &gate);
+    wait_for_pulls(&site, "stopped", 0);
+    run.signal(Signal::SIGSTOP);
+    let mut pull = site.pull(&["--nspace", "stopped"]);
+    let mut stderr = BufReader::new(pull.stderr());
+    let pid = run.pid();
+    let line = format!(
+        "iof: the engine (pid {pid}) is stopped: its output is written when it continues, such as by kill -CONT {pid}\n"
+    );
+    let mut told = String::new();
+    stderr.read_line(&mut told).unwrap();
+    assert_eq!(told, line);
+    run.signal(Signal::SIGCONT);
+    gate.open();
+    assert_eq!((pull.wait(), run.finish().code), (0, 0));
+    stderr.read_to_string(&mut told).unwrap();
+    assert_eq!(told, line);
 }
 
 #[test]

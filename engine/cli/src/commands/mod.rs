@@ -16,3 +16,4 @@ pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod resume;
 pub(crate) mod serve;
+mod stopped_engine;

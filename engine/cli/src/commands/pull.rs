@@ -16,6 +16,7 @@ use crate::commands::pull_args::PullArgs;
 use crate::commands::pull_several::pull_several;
 use crate::commands::pull_streams::{add_losses, check, common, pulled_by, register};
 use crate::commands::resume::Resume;
+use crate::commands::stopped_engine::watch_for_stop;
 use crate::error::Failure;
 use crate::options::engine::EngineArgs;
 use crate::outputs::output::WrittenOutputs;
@@ -85,6 +86,7 @@ fn open(
     let count = selections.iter().flatten().count();
     let engine = EngineArgs { nspace: nspace.cloned(), ..args.engine.clone() };
     let wait = args.wait.map(JobWait::begin);
+    watch_for_stop(engine.search())?;
     let mut tools = if count > 0 { attach_several(&engine, "iof pull", count, wait)? } else { Vec::new() };
     let Some(first) = tools.first_mut() else { return Ok(Default::default()) };
     let jobs = wait_for_jobs(first, nspace, wait)?;
