@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use iof_testing::command::site::{Site, lines};
+use iof_testing::command::site::{Site, Stream, lines};
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
@@ -75,6 +75,32 @@ fn a_pull_shows_the_part_that_is_selected_here_and_of_other_nodes() {
         gates.iter_mut().for_each(|gate| gate.open());
         assert_eq!(followed.finish().text(), "four\nfive\n");
         assert_eq!(skipped.finish().text(), "five\n");
+        assert_eq!(run.wait(), 0);
+    }
+}
+
+#[test]
+fn a_pull_from_behind_the_end_of_a_stream_fails_and_one_from_its_end_is_empty() {
+    for place in PLACES {
+        let site = Site::new();
+        let mut gate = site.gate("gate");
+        let run = site.run_sh(place, &format!("printf 1234567; exec >&-; : < {}", gate.path()));
+        wait_for("the end", || site.stream(0, "stdout").filter(Stream::is_complete).map(drop));
+        for (from, code, told) in [
+            ("7", 0, ""),
+            (
+                "8",
+                1,
+                "iof: the stream has ended at byte 7: it has no byte 8, at which its output was to begin\n",
+            ),
+        ] {
+            for extra in [&[][..], &["--no-follow"]] {
+                let options = ["--rank", "0", "--channel", "stdout", "--from", from];
+                let done = pull(&site, &[&options[..], extra].concat());
+                assert_eq!((done.code, done.text(), &*done.stderr), (code, "", told), "{place:?} {extra:?}");
+            }
+        }
+        gate.open();
         assert_eq!(run.wait(), 0);
     }
 }

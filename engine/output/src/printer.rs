@@ -79,6 +79,8 @@ pub struct PrintReport {
     pub broken: u64,
     /// The bytes that these streams miss at their ends, at least.
     pub broken_bytes: u64,
+    /// A stream that has ended before the offset at which it was to begin: this offset, and the number of its bytes.
+    pub ends_early: Option<(u64, u64)>,
     /// The number of streams that were not complete when the engine disconnected.
     pub unfinished: u64,
     /// The bytes that these streams had produced until then, as far as they are known.
@@ -295,6 +297,9 @@ impl PrinterTask {
                 let report = &mut self.report;
                 report.unfinished = report.unfinished.saturating_add(1);
                 report.unfinished_bytes = report.unfinished_bytes.saturating_add(counts.produced);
+            }
+            Peeked::Complete(counts) if counts.ends_early() => {
+                self.report.ends_early = Some((counts.begin, counts.produced));
             }
             Peeked::Bytes | Peeked::Nothing | Peeked::Complete(_) | Peeked::Flushed => {}
         }

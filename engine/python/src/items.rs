@@ -49,7 +49,7 @@ impl ItemStream {
             Delivery::Gone { counts, .. } => ("gone", counts, 0),
             _ => return Ok(None),
         };
-        let Counts { produced, delivered, lost } = *counts;
+        let Counts { produced, delivered, lost, .. } = *counts;
         let (nspace, rank, channel) = (self.nspace.as_str(), self.rank, &self.channel);
         event(py, "End", (nspace, rank, channel, state, produced, delivered, lost, missing)).map(Some)
     }

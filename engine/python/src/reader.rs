@@ -114,8 +114,12 @@ impl Source {
                         }
                     });
                     made?;
-                    let broken = matches!(delivery, Delivery::Broken { .. } | Delivery::Gone { .. });
-                    *incomplete = incomplete.saturating_add(broken.into());
+                    let is_cut = match &delivery {
+                        Delivery::Broken { .. } | Delivery::Gone { .. } => true,
+                        Delivery::Complete { counts, .. } => counts.ends_early(),
+                        _ => false,
+                    };
+                    *incomplete = incomplete.saturating_add(is_cut.into());
                     ready.extend(stream.end(py, &delivery)?.filter(|_| form.has_events));
                 }
                 (Delivery::JobEnded { nspace, exit_code, .. }, None) if form.has_events => {
@@ -140,7 +144,8 @@ impl Source {
     fn check_whole(&self, form: Form) -> PyResult<()> {
         if self.tool.misses_streams() || !form.has_events && self.incomplete > 0 {
             let text = format!(
-                "output is missing: the engine (pid {}) has ended, or has removed or lost streams ({})",
+                "output is missing: the engine (pid {}) has ended, or has removed or lost streams, or they have ended before \
+                 the offset to begin at ({})",
                 self.tool.engine_pid(),
                 self.incomplete
             );

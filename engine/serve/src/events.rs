@@ -13,10 +13,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use futures_core::Stream;
-use iof_proto::{Missed, Nspace, Position};
+use iof_proto::query::JobInfo;
+use iof_proto::rendezvous::Listed;
+use iof_proto::{Missed, Nspace, Position, StreamStats};
 use serde_json::json;
 use tokio::time::{Sleep, sleep};
 
+use crate::engines::EngineClient;
 use crate::error::ApiError;
 use crate::follow::{Item, Selection, StreamFollower};
 use crate::limits::{KEEP_ALIVE, MAX_ID_STREAMS};
@@ -50,10 +53,28 @@ pub async fn events(
         if last.run != follower.run {
             return Err(ApiError::new(410, "the run of Last-Event-ID is over: drop it"));
         }
+        check(&last, &found).await?;
         follower.positions = last.offsets;
     }
     let events = Events { follower, idle: None, is_over: false };
     Ok(([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response())
+}
+
+/// Refuses positions behind the ends of streams: what they skip has never existed.
+async fn check(last: &Positions, (listed, info): &(Listed, JobInfo)) -> Result<(), ApiError> {
+    let (_, streams) = EngineClient::connect(&listed.path).await?.details(&info.nspace).await?;
+    for StreamStats { source, channel, logged, produced, .. } in streams.iter().filter(|stats| stats.complete)
+    {
+        let stream = StreamId { rank: source.rank, channel: *channel, logged: *logged };
+        if let Some(offset) = last.offsets.get(&stream).filter(|offset| *offset > produced) {
+            let (rank, end) = (source.rank, format!("has ended at byte {produced}"));
+            return Err(ApiError::new(
+                416,
+                format!("the {channel} of rank {rank} {end}, and Last-Event-ID is at {offset}"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The text of the events. Ends behind the end of the job, and with an error if the engine is lost.

@@ -31,6 +31,11 @@ impl Reader {
         }
     }
 
+    /// Returns the offset at which this reader begins, see [`Reader::begin_at`].
+    pub fn begin(&self) -> u64 {
+        self.from
+    }
+
     /// Consumes bytes from the cursor up to `end` without counting them, as far as they are before
     /// the reader's begin.
     pub(super) fn pass(&mut self, end: u64) {

@@ -50,7 +50,8 @@ pub type iof_info_cbfunc_t = Option<
 ///   IOF_READ_TIME      the time at which the payload was read from the source, if known
 ///   IOF_LOST           the number of bytes that are missing before the payload, if any
 ///   IOF_LOGGED         the bytes were logged for the source, which did not write them
-///   IOF_IOF_COMPLETE   the stream is complete
+///   IOF_IOF_COMPLETE   the stream is complete; if its IOF_OFFSET is less than IOF_FROM_OFFSET of the
+///                      registration, it has ended before that offset
 ///   IOF_BROKEN         the node of the source was lost, or its output was not read to its end; the
 ///                      number of further bytes that it has written, at least
 ///   IOF_GONE           the engine has ended; whether the source wrote more is unknown

@@ -21,13 +21,16 @@ pub fn add_losses(all: &mut PrintReport, report: PrintReport) {
     all.broken_bytes = all.broken_bytes.saturating_add(report.broken_bytes);
     all.unfinished = all.unfinished.saturating_add(report.unfinished);
     all.unfinished_bytes = all.unfinished_bytes.saturating_add(report.unfinished_bytes);
+    all.ends_early = all.ends_early.or(report.ends_early);
     all.misses_streams |= report.misses_streams;
     all.exit_codes.extend(report.exit_codes);
 }
 
 /// Returns an error if the output of the engine with this pid is incomplete.
 pub fn check(engine: u32, report: &PrintReport) -> Result<(), String> {
-    let PrintReport { broken, broken_bytes, unfinished, unfinished_bytes, misses_streams, .. } = report;
+    let PrintReport {
+        broken, broken_bytes, ends_early, unfinished, unfinished_bytes, misses_streams, ..
+    } = report;
     let lost = format!("lost the engine (pid {engine})");
     if *unfinished > 0 {
         return Err(format!(
@@ -43,6 +46,11 @@ pub fn check(engine: u32, report: &PrintReport) -> Result<(), String> {
         return Err(format!(
             "{streams} broken, because nodes were lost or did not answer, or a job was ended before its output was \
              read: at least {broken_bytes} bytes at their ends are missing"
+        ));
+    }
+    if let Some((begin, end)) = ends_early {
+        return Err(format!(
+            "the stream has ended at byte {end}: it has no byte {begin}, at which its output was to begin"
         ));
     }
     Ok(())

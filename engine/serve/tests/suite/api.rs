@@ -178,6 +178,11 @@ fn events_have_all_output_the_ends_of_streams_and_the_exit_code_of_the_job() {
     assert_eq!(site.server.json("/jobs/job")["state"], "ended");
     let last = format!("Last-Event-ID: {}", exit.id.as_ref().unwrap());
     assert_eq!(site.server.request("GET /jobs/job/events", &[&last], b"").status, 204);
+    let (run, _) = exit.id.as_ref().unwrap().split_once(':').unwrap();
+    for (offset, status) in [(4, 200), (5, 416)] {
+        let last = format!("Last-Event-ID: {run}:0.stdout.{offset}");
+        assert_eq!(site.server.request("GET /jobs/job/events", &[&last], b"").status, status, "{offset}");
+    }
     wait(&job);
 }
 

@@ -43,7 +43,8 @@ pub enum Delivery<'a> {
         gap: Gap,
     },
     /// The end of a complete stream (`PMIX_IOF_COMPLETE`): every byte of it was delivered or
-    /// reported as a gap.
+    /// reported as a gap, from the offset on at which it was to begin. It may have ended before that
+    /// ([`Counts::ends_early`]).
     Complete {
         /// The stream.
         origin: Origin<'a>,

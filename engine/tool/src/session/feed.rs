@@ -51,6 +51,16 @@ pub struct Counts {
     pub delivered: u64,
     /// Bytes reported to this registration as gaps.
     pub lost: u64,
+    /// The offset at which the registration or [`Tool::begin_at`](crate::Tool::begin_at) makes the stream begin.
+    pub begin: u64,
+}
+
+impl Counts {
+    /// Returns, for a complete stream, whether it has ended before the offset at which it was to begin: the bytes that
+    /// were asked for have never existed.
+    pub fn ends_early(&self) -> bool {
+        self.produced < self.begin
+    }
 }
 
 /// Creates a reader of a ring that the engine sent.
@@ -320,10 +330,12 @@ impl Feed {
     }
 
     pub(crate) fn counts(&self) -> Counts {
+        let begin = if let Input::Ring(reader) = &self.input { reader.begin() } else { 0 };
         read!(&self.input, reader => Counts {
             produced: reader.produced(),
             delivered: reader.delivered(),
             lost: reader.lost(),
+            begin,
         })
     }
 
