@@ -2,9 +2,16 @@
 
 use std::io;
 
-use iof_engine::{LaunchError, StartError};
+use iof_engine::{JobStatus, LaunchError, StartError};
 use iof_output::{FileError, PrintError};
 use iof_tool::{AttachError, RequestError};
+
+impl RunError {
+    /// Returns the status of a job unless some of its streams are not whole.
+    pub(crate) fn check(status: JobStatus, streams: u64) -> Result<JobStatus, RunError> {
+        if streams == 0 { Ok(status) } else { Err(RunError::Incomplete { streams, status: status.into() }) }
+    }
+}
 
 /// The reason why [`Launcher::run`](crate::Launcher::run) or [`JobPrinters`](crate::JobPrinters) failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,4 +38,27 @@ pub enum RunError {
     /// The output could not be written. The ranks were sent SIGTERM, and all have ended.
     #[error(transparent)]
     Print(#[from] PrintError),
+    /// Output is missing, for example because memory was missing for whole streams or a node was lost.
+    #[error("the job's output is incomplete: {streams} of its streams were not read to their ends")]
+    Incomplete {
+        /// The number of streams, at least.
+        streams: u64,
+        /// The exit status of the ranks.
+        status: Box<JobStatus>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_whose_output_is_incomplete_is_an_error_that_has_its_status() {
+        assert!(RunError::check(JobStatus::default(), 0).is_ok_and(|status| status.code() == 0));
+        let error = RunError::check(JobStatus::default(), 2).unwrap_err();
+        assert!(
+            matches!(&error, RunError::Incomplete { streams: 2, status } if status.code() == 0),
+            "{error}"
+        );
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use iof_engine::{App, Config, Engine, JobSpec, JobStatus, KillOnBadExit, Mpi, Stdin};
-use iof_output::{Choice, Options};
+use iof_output::{Choice, Options, PrintReport};
 use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::{Line, Lines, RequestError};
 
@@ -124,7 +124,7 @@ impl Launcher {
     /// # Errors
     /// Fails if the engine, the job or the output cannot be set up. Fails also if the output cannot
     /// be written. In this case the ranks are sent SIGTERM, and the call waits until they have
-    /// ended.
+    /// ended. [`RunError::Incomplete`] tells that streams are not whole, and has the exit status.
     pub fn run(self) -> Result<JobStatus, RunError> {
         let engine = Engine::start(self.config.clone())?;
         // The readers attach before the first byte.
@@ -132,8 +132,7 @@ impl Launcher {
         let job = engine.spawn(&self.spec)?;
         let written = printers.finish(&job);
         let status = job.wait();
-        written?;
-        Ok(status)
+        RunError::check(status, written?.iter().map(PrintReport::incomplete).fold(0, u64::saturating_add))
     }
 
     /// Runs the job as [`Launcher::run`] does, but passes each line of its output to `call`, in place of
@@ -162,10 +161,12 @@ impl Launcher {
     pub fn on_line(self, mut call: impl FnMut(Line)) -> Result<JobStatus, RunError> {
         let engine = Engine::start(self.config.clone())?;
         let lines = Lines::new(attach(&engine, &self.spec.nspace, Channels::OUTPUTS)?);
-        let job = engine.spawn(&self.spec)?;
+        let (job, mut incomplete) = (engine.spawn(&self.spec)?, 0u64);
         for item in lines {
-            item.map_err(RequestError::Lost)?.line().map(&mut call);
+            let item = item.map_err(RequestError::Lost)?;
+            incomplete = incomplete.saturating_add(item.incomplete());
+            item.line().map(&mut call);
         }
-        Ok(job.wait())
+        RunError::check(job.wait(), incomplete)
     }
 }

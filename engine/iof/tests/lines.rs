@@ -10,8 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_core::Stream as _;
 use iof::engine::Rendezvous;
+use iof::output::{Output, Printer};
 use iof::prelude::*;
-use iof::proto::ProcState;
+use iof::proto::directive::key;
+use iof::proto::{Channel, Info, ProcState};
 use iof::tool::{AsyncTool, Line, LineItem, Lines, OwnedDelivery};
 
 /// The script of a rank that writes a line, and its rest once `gate` exists.
@@ -127,4 +129,24 @@ async fn an_async_tool_wakes_its_task_for_each_delivery_and_ends_after_the_last(
     }
     assert_eq!((text.as_slice(), ends), (&b"one\ntwo"[..], 2));
     assert!(deliveries.into_inner().is_done());
+}
+
+#[test]
+fn lines_and_printers_count_a_stream_that_is_broken() {
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
+    let nspace: Nspace = "broken".parse().unwrap();
+    let pull = || {
+        let mut tool = engine.attach("test", Grant::Block).unwrap();
+        tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], Channels::STDOUT)).unwrap();
+        tool
+    };
+    let (lines, printed) = (Lines::new(pull()), pull());
+    let output = Output::new(File::options().write(true).open("/dev/null").unwrap()).unwrap();
+    let printer = Printer::start(printed, output, Options::default(), |_, _, _| {}).unwrap();
+    let ends = [Info::required(key::IOF_BROKEN, 6u64)];
+    let rank = Proc::new(nspace.clone(), Rank(0));
+    engine.deliver(&rank, Channel::Stdout, b"one".to_vec(), &ends, || {}).unwrap();
+    assert!(engine.end_job(&nspace, None));
+    let incomplete: u64 = lines.map(|item| item.unwrap().incomplete()).sum();
+    assert_eq!((incomplete, printer.join().unwrap().incomplete()), (1, 1));
 }

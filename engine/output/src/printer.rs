@@ -92,6 +92,15 @@ pub struct PrintReport {
     pub exit_codes: BTreeMap<Nspace, Option<i32>>,
 }
 
+impl PrintReport {
+    /// Returns the number of streams that are not whole, except for [gaps](PrintReport::lost). It is at least 1 if some
+    /// were not announced.
+    pub fn incomplete(&self) -> u64 {
+        let PrintReport { missed, broken, unfinished, misses_streams, .. } = self;
+        missed.saturating_add(*broken).saturating_add(*unfinished).saturating_add((*misses_streams).into())
+    }
+}
+
 /// A thread that writes everything that a tool pulls to a file, pipe or terminal, or to a file for
 /// each rank.
 ///

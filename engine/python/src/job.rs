@@ -9,6 +9,7 @@ use std::thread;
 
 use iof::JobPrinters;
 use iof::engine::{EndCause, Ending, Engine as Native, Exit, Job as NativeJob, JobStatus, Signal};
+use iof::output::PrintReport;
 use iof::proto::Rank;
 use pyo3::prelude::*;
 
@@ -56,6 +57,11 @@ fn wait(job: &NativeJob, printers: JobPrinters) -> Ended {
     };
     let lost = reports.iter().flat_map(|report| report.lost.values().copied()).fold(0, u64::saturating_add);
     let status = job.wait();
+    let incomplete = reports.iter().map(PrintReport::incomplete).fold(0, u64::saturating_add);
+    // Otherwise the code tells the failure.
+    let failed = failed.or((status.code() == 0 && incomplete > 0).then(|| {
+        format!("the job's output is incomplete: {incomplete} of its streams were not read to their ends")
+    }));
     let exits = job.endings().filter_map(|ending| match ending {
         Ending::Rank(end) => Some((end.rank.0, (end.exit != Exit::Unknown).then(|| end.exit.code()))),
         _ => None,

@@ -112,6 +112,15 @@ pub enum CopyError {
     /// The connection broke.
     #[error(transparent)]
     Lost(#[from] LostError),
+    /// Streams were not read to their ends, or have ended before the offset at which they were to begin. The rest is
+    /// written.
+    #[error("the output is incomplete: {streams} of its streams were not read to their ends")]
+    Incomplete {
+        /// The number of these streams, at least.
+        streams: u64,
+        /// The number of bytes that were lost in all streams before that.
+        lost: u64,
+    },
 }
 
 /// The reason why the connection to the engine has ended. Output that is in memory can still be

@@ -80,6 +80,15 @@ impl LineItem {
             LineItem::Other(_) => None,
         }
     }
+
+    /// Returns the number of streams that the item tells not to be whole, except for gaps.
+    pub fn incomplete(&self) -> u64 {
+        match self {
+            LineItem::Other(OwnedDelivery::Broken { .. } | OwnedDelivery::Gone { .. }) => 1,
+            LineItem::Other(OwnedDelivery::Missed { missed, .. }) if missed.bytes > 0 => missed.streams,
+            _ => 0,
+        }
+    }
 }
 
 /// An iterator over the lines of all streams that a tool has registered for, including streams of

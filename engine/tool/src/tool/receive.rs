@@ -81,19 +81,25 @@ impl Tool {
     /// [`Lines`](crate::Lines).
     ///
     /// # Errors
-    /// The output could not be written, or the engine has violated the protocol ([`Tool::recv`]).
+    /// The output could not be written, or the engine has violated the protocol ([`Tool::recv`]), or
+    /// streams have not reached their ends ([`CopyError::Incomplete`]).
     pub fn copy_to(&mut self, output: &mut impl Write) -> Result<u64, CopyError> {
-        let mut lost = 0u64;
+        let (mut lost, mut streams) = (0u64, 0u64);
         while let Some(delivery) = self.recv()? {
             match delivery {
                 Delivery::Bytes(bytes) => output.write_all(&bytes).map_err(CopyError::Write)?,
                 Delivery::Gap { gap, .. } => lost = lost.saturating_add(gap.lost),
                 Delivery::Missed { missed, .. } => lost = lost.saturating_add(missed.bytes),
+                Delivery::Broken { .. } | Delivery::Gone { .. } => streams = streams.saturating_add(1),
+                Delivery::Complete { counts, .. } if counts.ends_early() => {
+                    streams = streams.saturating_add(1)
+                }
                 _ => {}
             }
         }
         output.flush().map_err(CopyError::Write)?;
-        Ok(lost)
+        streams = streams.saturating_add(self.misses_streams().into());
+        if streams == 0 { Ok(lost) } else { Err(CopyError::Incomplete { streams, lost }) }
     }
 
     /// Passes the next delivery to its callback. Blocks until there is one, for `timeout` at most
