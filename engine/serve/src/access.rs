@@ -133,7 +133,9 @@ impl AccessRules {
         if origin.is_some_and(|origin| !is_own(origin)) {
             return forbidden("unexpected Origin: expected that of this server's page");
         }
-        let bearer = single(headers, &header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let credentials = single(headers, &header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+        let bearer =
+            credentials.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token);
         if bearer.is_some_and(|token| is_same(token, &self.token)) {
             return Ok(());
         }
@@ -203,6 +205,16 @@ mod tests {
         for (method, list, expected) in [
             (Method::GET, &[("host", "localhost:1"), ("authorization", &*bearer)][..], true),
             (Method::POST, &[("host", "[::1]:80"), ("authorization", &bearer)], true),
+            (
+                Method::GET,
+                &[("host", "localhost"), ("authorization", &bearer.replace("Bearer", "bearer"))],
+                true,
+            ),
+            (
+                Method::GET,
+                &[("host", "localhost"), ("authorization", &bearer.replace("Bearer", "Basic"))],
+                false,
+            ),
             (Method::GET, &[("host", "127.0.0.1"), ("cookie", &cookie)], true),
             (Method::GET, &[("host", "hub.example.org"), ("cookie", &cookie)], true),
             (

@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::error::Error;
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use axum::http::Uri;
 use clap::Parser;
 use iof_proto::rendezvous::session_directory;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -68,18 +70,38 @@ struct Args {
     system: bool,
 }
 
-/// Returns an origin, as browsers write it.
+/// Returns an origin, as browsers write it: without the port that the scheme has by default.
 fn origin(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    match host.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@'])) {
-        Some(_) => Ok(text.to_ascii_lowercase()),
-        None => Err("expected a scheme and a host without a path, such as https://hub.example.org".into()),
+    let expected = "expected a scheme and a host without a path, such as https://hub.example.org";
+    let text = text.to_ascii_lowercase();
+    let uri: Uri = text.parse().map_err(|_| expected)?;
+    let (scheme, host) = uri.scheme_str().zip(uri.host()).ok_or(expected)?;
+    let default = match scheme {
+        "https" => 443,
+        "http" => 80,
+        _ => return Err(expected.into()),
+    };
+    let port = uri.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+    if host.is_empty() || text != format!("{scheme}://{host}{port}") {
+        return Err(expected.into());
+    }
+    match uri.port_u16() {
+        Some(port) if port == default => Err(format!("drop the port {port}, which browsers leave out")),
+        _ => Ok(text),
     }
 }
 
 /// Runs the program. An error is something that the user can correct.
 pub fn run() -> ExitCode {
-    match serve(&Args::parse()) {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) if error.use_stderr() => {
+            eprintln!("iof: {}", reason(&error.to_string()));
+            return ExitCode::from(2);
+        }
+        Err(help) => help.exit(),
+    };
+    match serve(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("iof: {error}");
@@ -88,10 +110,20 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Returns the reason of an error of the command line, in one line.
+fn reason(text: &str) -> String {
+    let lines = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    words.join(" ").trim_start_matches("error: ").escape_debug().to_string().replace("\\'", "'")
+}
+
 fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     let directory = session_directory(args.rendezvous_dir.as_deref())?;
     let path = directory.join(format!("iof.{}.serve", gethostname()?.to_string_lossy()));
     let in_file = |error: io::Error| format!("{}: {error}", path.display());
+    // Another server that starts waits until the file has this one's token.
+    let lock = File::open(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    lock.lock().map_err(in_file)?;
     let kept = TokenFile::read(&path).map_err(in_file)?;
     let port = args.port.or(kept.as_ref().map(|kept| kept.port)).unwrap_or(0);
     let mut file = kept.filter(|_| !args.new_token).map_or_else(|| TokenFile::new(port), Ok)?;
@@ -116,6 +148,7 @@ fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
             file.port = listener.local_addr()?.port();
         }
         file.write(&path).map_err(in_file)?;
+        drop(lock);
         let engines = ServedEngines {
             directory: args.rendezvous_dir.clone(),
             system: args.system,
@@ -137,4 +170,42 @@ fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     // Threads that still wait for an engine end with the process.
     runtime.shutdown_background();
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_one_that_browsers_send() {
+        for valid in
+            ["https://hub.example.org", "http://hub:8080", "https://[::1]:8443", "HTTPS://Hub.example.org"]
+        {
+            assert_eq!(origin(valid), Ok(valid.to_ascii_lowercase()));
+        }
+        for wrong in [
+            "",
+            "hub",
+            "https://",
+            "ftp://hub",
+            "https://hub/",
+            "https://hub/x",
+            "https://hub?x",
+            "https://u@hub",
+            "https://hub:",
+            "https://hub:x",
+            "https://hub:99999",
+            "https://hub:0443",
+            "https://hub:443",
+            "http://hub:80",
+            "https://a b",
+            "https://hub\n",
+            "https://h\u{fc}b",
+            "https://:8080",
+            "null",
+            "*",
+        ] {
+            assert!(origin(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -27,6 +27,13 @@ impl ApiError {
         ApiError::new(500, reason)
     }
 
+    /// Returns the error for a push that some ranks did not receive as a whole, with its report.
+    pub fn partial(report: &Value) -> ApiError {
+        let mut value = report.clone();
+        value["error"] = "some ranks did not get all bytes".into();
+        ApiError(409, value)
+    }
+
     /// Returns the error for bytes that have left the cache.
     pub fn expired(asked: u64, oldest: u64) -> ApiError {
         let error =

@@ -46,6 +46,9 @@ pub async fn stdin(
         ApiError::new(504, reason)
     };
     match timeout(ANSWER_LIMIT, pushed).await.map_err(late)?.map_err(ApiError::failed)? {
+        Ok(PushReport { bytes, complete, partial }) if !partial.is_empty() => {
+            Err(ApiError::partial(&json!({ "bytes": bytes, "complete": complete, "partial": partial })))
+        }
         Ok(PushReport { bytes, complete, partial }) => {
             Ok(json_response(&json!({ "bytes": bytes, "complete": complete, "partial": partial })))
         }
@@ -71,7 +74,10 @@ pub async fn signal(
     else {
         return Err(RequestError::from(LostError::Closed).into());
     };
-    Ok(json_response(&json!({ "processes": count.map_err(RequestError::Denied)? })))
+    match count.map_err(RequestError::Denied)? {
+        0 => Err(ApiError::new(409, format!("no selected rank of job {job} is running"))),
+        count => Ok(json_response(&json!({ "processes": count }))),
+    }
 }
 
 fn procs(job: &Nspace, list: Option<&str>) -> Result<Vec<Proc>, ApiError> {

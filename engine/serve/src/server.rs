@@ -1,6 +1,7 @@
 //! The routes, and the checks of all requests before them.
 
 use axum::Router;
+use axum::body::to_bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -8,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use crate::api::file;
+use crate::error::ApiError;
 use crate::limits::MAX_STDIN;
 use crate::state::HttpServer;
 use crate::{api, bytes, events, input};
@@ -46,7 +48,7 @@ pub async fn check(State(server): State<HttpServer>, request: Request, next: Nex
     let mut response = match server.access.exchange(request.uri(), request.headers()) {
         Some(redirect) => redirect,
         None => match server.access.check(request.method(), request.headers()) {
-            Ok(()) => next.run(request).await,
+            Ok(()) => as_json(next.run(request).await).await,
             Err(error) => error.into_response(),
         },
     };
@@ -54,4 +56,24 @@ pub async fn check(State(server): State<HttpServer>, request: Request, next: Nex
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// Makes an error JSON, as all others are: axum refuses parameters, routes and methods as text.
+async fn as_json(response: Response) -> Response {
+    let status = response.status();
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if is_json || !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let text = to_bytes(body, MAX_STDIN).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let reason = if text.is_empty() { status.canonical_reason().unwrap_or_default() } else { text.as_ref() };
+    let mut error = ApiError::new(status.as_u16(), reason).into_response();
+    for (name, value) in &parts.headers {
+        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
+            error.headers_mut().insert(name, value.clone());
+        }
+    }
+    error
 }

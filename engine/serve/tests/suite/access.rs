@@ -1,7 +1,7 @@
 //! Who reaches the server.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
@@ -97,4 +97,38 @@ fn a_unix_socket_is_private_and_removed_at_the_end() {
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait(), 0);
     assert!(!path.exists());
+}
+
+#[test]
+fn servers_that_start_at_the_same_time_have_one_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let lock = fs::File::open(directory.path()).unwrap();
+    lock.lock().unwrap();
+    let start = || Process::start(&mut command(directory.path(), &["--port", "0"]));
+    let mut servers = [start(), start()];
+    // Both are about to look for the file.
+    for server in &servers {
+        let pid = server.pid().to_string();
+        let waits = |line: &str| line.contains("-> FLOCK") && line.split_whitespace().any(|word| word == pid);
+        wait_for("the lock to be waited for", || {
+            fs::read_to_string("/proc/locks").unwrap().lines().any(waits).then_some(())
+        });
+    }
+    lock.unlock().unwrap();
+    let tokens = servers.each_mut().map(|server| {
+        let mut url = String::new();
+        BufReader::new(server.stdout()).read_line(&mut url).unwrap();
+        url.split_once("token=").unwrap().1.to_owned()
+    });
+    assert_eq!(tokens[0], tokens[1]);
+}
+
+#[test]
+fn an_origin_that_no_browser_sends_is_refused_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    for origin in ["https://hub/x", "https://hub:443", "https://a\nb", ""] {
+        let done = Process::start(&mut command(directory.path(), &["--behind-proxy", origin])).finish();
+        assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{done:?}");
+        assert!(done.stderr.starts_with("iof: ") && done.stderr.contains("--behind-proxy"), "{done:?}");
+    }
 }

@@ -60,7 +60,14 @@ fn jobs_are_listed_with_the_states_of_their_ranks_and_the_counters_of_their_stre
         "/jobs/job/events?channels=all",
         "/jobs/job/events?tail=0",
     ] {
-        assert_eq!(site.server.get(path).status, 400, "{path}");
+        let answer = site.server.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (400, "application/json"), "{path}");
+        assert!(answer.json()["error"].is_string(), "{path}");
+    }
+    for (request, status) in [("GET /none", 404), ("PUT /jobs", 405)] {
+        let answer = site.server.request(request, &[], b"");
+        assert_eq!(answer.status, status, "{request}");
+        assert!(answer.json()["error"].is_string(), "{request}");
     }
 }
 
@@ -203,6 +210,7 @@ fn stdin_and_signals_need_to_be_allowed() {
     let sent = site.server.request("POST /jobs/job/signal?signal=USR1", &[], b"");
     assert_eq!(sent.status, 200);
     wait(&job);
+    assert_eq!(site.server.request("POST /jobs/job/signal?signal=USR1", &[], b"").status, 409);
     assert_eq!(site.server.request("POST /jobs/job/signal?signal=NONE", &[], b"").status, 400);
     assert_eq!(site.server.request("POST /jobs/job/stdin", &[], &[0; (1 << 20) + 1]).status, 413);
 }
