@@ -106,6 +106,12 @@ const ROWS: &[Row] = &[
     (&["--open-mode", "append"], &["-o", "input"], "echo more", Same),
     (&["--file-size", "4K"], &["-n2", "-o", "out.%R"], "seq 3000", Same),
     (&["--file-count", "1"], &["-n2", "-o", "out.%R", "--file-size", "4K"], "seq 3000", Same),
+    (
+        &["--file-cache", "drop"],
+        &["-n2", "-o", "out.%R", "--summary"],
+        "head -c 2000000 /dev/zero | tr '\\0' '\\n'",
+        Shows("bytes of files left the page cache", "bytes of files left the page cache"),
+    ),
     (&["--hosts", "a"], TWO, "", InOtherTests),
     (&["--hostfile", "hosts"], TWO, "", InOtherTests),
     (&["--map-by", "node"], TWO, "", InOtherTests),

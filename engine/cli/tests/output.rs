@@ -348,6 +348,8 @@ fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
                 "which get all ranks: to show these ranks as well, append :copy",
             ),
             (&["--open-mode", "append"], "--output dir=DIR"),
+            (&["--file-cache", "drop"], "--output dir=DIR"),
+            (&["--file-cache", "none"], "keep, drop"),
             (&["--file-size", "0"], "invalid size '0'"),
             (
                 &["--file-size", "4095"],

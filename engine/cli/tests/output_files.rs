@@ -378,6 +378,28 @@ fn files_are_truncated_or_appended_to_and_rotated_when_full() {
 }
 
 #[test]
+fn files_that_leave_the_page_cache_are_whole_and_the_summary_says_so() {
+    let site = Site::new();
+    let path = site.path().join("out").to_str().unwrap().to_owned();
+    // So much that some writes are long, however slow the machine is.
+    let script = format!("seq -f %0999g 16000 | tee {path}.copy; echo end >&2");
+    for tag in ["", "0: "] {
+        let label = tag.replace('0', "{rank}");
+        let labelled: &[&str] = if tag.is_empty() { &[] } else { &["--label", &label] };
+        let done =
+            run(&site, &[&["--summary", "--file-cache", "drop", "-o", &path], labelled].concat(), &script);
+        let written = fs::read_to_string(&path).unwrap();
+        let lines: String =
+            written.lines().map(|line| format!("{}\n", line.strip_prefix(tag).unwrap())).collect();
+        assert!(lines == fs::read_to_string(format!("{path}.copy")).unwrap() + "end\n", "{tag:?}");
+        let (_, dropped) = done.stderr.split_once("lost; ").unwrap();
+        let (bytes, rest) = dropped.split_once(" bytes of files left the page cache").unwrap();
+        let refused = ", 1 file was on a file system without support";
+        assert_eq!(bytes == "0", rest.starts_with(refused), "{done:?}");
+    }
+}
+
+#[test]
 fn there_may_be_more_files_than_descriptors() {
     let site = Site::new();
     let mut gate = site.gate("gate");

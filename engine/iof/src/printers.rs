@@ -3,9 +3,7 @@
 use std::{io, thread};
 
 use iof_engine::{Engine, Grant, Job, Signal};
-use iof_output::{
-    Choice, Destination, Files, MAX_OPEN_FILES, NewFiles, Options, PrintError, PrintReport, Printer,
-};
+use iof_output::{Choice, Destination, Files, NewFiles, Options, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::{Pull, Tool};
 
@@ -35,9 +33,7 @@ impl JobPrinters {
         };
         let mut printers = Vec::new();
         if let Some(place) = choice.files.clone() {
-            let (merge, max_open) = (choice.merge, MAX_OPEN_FILES);
-            let files =
-                Files { place, merge, append: false, rotation: None, nprocs: None, max_open, watch: None };
+            let files = Files { merge: choice.merge, ..Files::at(place) };
             let mut new = NewFiles::default();
             files.prepare(&mut new)?;
             new.keep();

@@ -64,6 +64,8 @@ pub struct NodeFiles {
     pub append: bool,
     /// The size of a full file, in bytes, and the number of full files that are kept.
     pub rotation: Option<(u64, u32)>,
+    /// Set if large writes leave nothing in the page cache.
+    pub drops_cache: bool,
     /// The time for which files may accept nothing before the job ends.
     pub give_up: Option<Duration>,
 }
@@ -276,6 +278,10 @@ pub enum ToFrontEnd {
         written: u64,
         /// The bytes that were lost, for each channel that lost any.
         lost: Vec<(Channel, u64)>,
+        /// The number of bytes that were written without staying in the page cache.
+        dropped: u64,
+        /// The number of files that refused that.
+        refusals: u64,
         /// Why files can't be written.
         failure: Option<String>,
     },

@@ -423,7 +423,8 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     let cost = || ToFrontEnd::Cost { user: 1, system: 1, backend: "epoll".into() };
     send(&mut front, cost()).unwrap();
     assert_eq!(send(&mut front, cost()), Err(EdgeError::Unexpected("control message")), "told twice");
-    let files = || ToFrontEnd::FilesWritten { written: 1, lost: Vec::new(), failure: None };
+    let files =
+        || ToFrontEnd::FilesWritten { written: 1, lost: Vec::new(), dropped: 0, refusals: 0, failure: None };
     send(&mut front, files()).unwrap();
     assert_eq!(send(&mut front, files()), Err(EdgeError::Unexpected("control message")), "told twice");
     // A stream of another node can't have been cut off here.

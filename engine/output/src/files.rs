@@ -19,12 +19,14 @@ mod new;
 mod open;
 mod pool;
 mod rotation;
+mod uncached;
 
 pub use check::find_clash;
 pub use locked::LockedFiles;
 pub use new::NewFiles;
 pub(crate) use open::OpenFiles;
 pub(crate) use pool::Pool;
+pub(crate) use uncached::MIN_UNCACHED;
 
 /// The largest number of files that one printer keeps open. When it is reached, or
 /// [`Files::max_open`], all files are closed, and each is opened again for its next write.
@@ -52,6 +54,10 @@ pub struct Files {
     pub append: bool,
     /// The size at which a file is full, and the number of full files kept; `None` for no limit.
     pub rotation: Option<Rotation>,
+    /// Set if what is written to regular files is not to stay in the page cache (`RWF_DONTCACHE`, since
+    /// Linux 6.14). Applies to writes of 512 KiB or more, for which the printer waits, see
+    /// [`PrintReport::drops`](crate::PrintReport::drops).
+    pub drops_cache: bool,
     /// The number of ranks of the job, which determines the number of digits of a rank in names.
     /// With `None`, the printer queries the engine.
     pub nprocs: Option<u32>,
@@ -75,6 +81,23 @@ pub struct Rotation {
     pub keep: u32,
 }
 
+/// The effect of [`Files::drops_cache`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheDrops {
+    /// The number of bytes that were written without staying in the page cache.
+    pub bytes: u64,
+    /// The number of files whose file system refused that, or the kernel. They are written as other files.
+    pub refusals: u64,
+}
+
+impl CacheDrops {
+    /// Adds the effect on other files.
+    pub fn add(&mut self, other: CacheDrops) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.refusals = self.refusals.saturating_add(other.refusals);
+    }
+}
+
 /// The id of one of the [`OpenFiles`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId(usize);
@@ -90,6 +113,20 @@ pub struct FileError {
 }
 
 impl Files {
+    /// Returns files at `place`: they are emptied, grow without limit and stay in the page cache.
+    pub fn at(place: FilePlace) -> Files {
+        Files {
+            place,
+            merge: false,
+            append: false,
+            rotation: None,
+            drops_cache: false,
+            nprocs: None,
+            max_open: MAX_OPEN_FILES,
+            watch: None,
+        }
+    }
+
     /// Returns the path of the file for `source`, which belongs to a job of `nprocs` ranks.
     pub fn path(&self, source: &LabelSource, nprocs: u32) -> PathBuf {
         let LabelSource { nspace, rank, channel, host, .. } = source;
@@ -205,15 +242,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn files(place: FilePlace) -> Files {
-        Files {
-            place,
-            merge: false,
-            append: false,
-            rotation: None,
-            nprocs: None,
-            max_open: MAX_OPEN_FILES,
-            watch: None,
-        }
+        Files::at(place)
     }
 
     pub(super) fn source(rank: u32, channel: Channel) -> LabelSource {

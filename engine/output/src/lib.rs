@@ -46,7 +46,7 @@ mod watch;
 pub use batch::{Batch, MIN_LENT};
 pub use destination::Destination;
 pub use files::{
-    FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
+    CacheDrops, FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
 pub use fold::Fold;
 pub use format::choice::{Choice, ChoiceError, FilePlace, OUTPUT_QUALIFIERS, format_words, output_words};

@@ -20,7 +20,7 @@ use crate::format::style::OpenLine;
 use crate::watch::{Busy, WATCHED_WRITE, WriteWatch, lock};
 
 /// The largest number of slices that one writev(2) takes.
-const IOV_MAX: usize = 1024;
+pub(crate) const IOV_MAX: usize = 1024;
 
 /// The largest number of bytes that [`Output::write_now`] writes: a pipe takes this many whole or
 /// not at all (`PIPE_BUF`, pipe(7)).

@@ -13,7 +13,7 @@ use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, T
 
 use crate::batch::{Batch, MAX_COPIED};
 use crate::destination::{Destination, OpenDestination};
-use crate::files::{FileError, FileId, Pool};
+use crate::files::{CacheDrops, FileError, FileId, Pool};
 use crate::fold::{Folder, MAX_FOLDED};
 use crate::format::label::LabelSource;
 use crate::format::mark::StreamMark;
@@ -87,6 +87,8 @@ pub struct PrintReport {
     pub unfinished_bytes: u64,
     /// Set if the engine disconnected before it had announced every stream.
     pub misses_streams: bool,
+    /// The effect of [`Files::drops_cache`](crate::Files::drops_cache).
+    pub drops: CacheDrops,
     /// The exit codes of the jobs that have ended, as
     /// [`Delivery::JobEnded`](iof_tool::Delivery::JobEnded) has them.
     pub exit_codes: BTreeMap<Nspace, Option<i32>>,
@@ -230,6 +232,9 @@ impl PrinterTask {
             }
             self.folder.iter_mut().for_each(Folder::flush_all);
             self.write_folded(None)?;
+            if let OpenDestination::Files(files) = &self.destination {
+                self.report.drops = files.drops();
+            }
             self.report.misses_streams = reader.tool().misses_streams();
             self.report.exit_codes.clone_from(reader.exit_codes());
             return Ok(true);
@@ -393,12 +398,17 @@ impl PrinterTask {
                 OpenDestination::Files(files) => {
                     let stream = self.streams.get(first.id.index());
                     let file = stream.and_then(|stream| stream.as_ref()?.file);
-                    let (Some(file), Some(origin)) = (file, reader.origin(first.id)) else { return Ok(()) };
+                    let Some(file) = file else { return Ok(()) };
                     let (mut open, room, audience) =
                         (files.open_line(file), files.room(file), files.audience(file));
                     // Each file needs its own write.
                     let count = later.iter().take_while(|later| later.follows).count().saturating_add(1);
                     let same_file = rest.get(..count).unwrap_or_default();
+                    if count == 1 && files.gathers(file) && self.gather(reader, first) {
+                        rest = later;
+                        continue;
+                    }
+                    let Some(origin) = reader.origin(first.id) else { return Ok(()) };
                     let (batch, mut outcomes) =
                         self.assemble(reader, same_file, (&mut open, true, audience), room);
                     let count = outcomes.len();
@@ -455,7 +465,9 @@ impl PrinterTask {
         (open, exclusive, audience): (&mut OpenLine, bool, Audience),
         room: usize,
     ) -> (Batch<'a>, Vec<Outcome>) {
-        let limit = if self.options.style.copies() { MAX_COPIED } else { MAX_LENT }.min(room);
+        let gathers = matches!(&self.destination, OpenDestination::Files(open) if open.files.drops_cache);
+        let copies = self.options.style.copies() && !gathers;
+        let limit = if copies { MAX_COPIED } else { MAX_LENT }.min(room);
         let batch = Batch::new(mem::take(&mut self.buffer));
         let mut builder = BatchBuilder {
             options: &self.options,

@@ -35,6 +35,8 @@ pub(crate) struct PrintedStream {
     pub partial: LineHolder,
     /// When to check again the part of a line that waits.
     pub due: Option<Instant>,
+    /// Until when its file waits for more bytes, see [`Files::drops_cache`](crate::Files::drops_cache).
+    pub gathers_until: Option<Instant>,
     /// The file of its rank, if that is its destination.
     pub file: Option<FileId>,
     /// Set if no other stream of the printer has this destination.
@@ -130,6 +132,7 @@ impl PrintedStream {
             label,
             partial: LineHolder::default(),
             due: None,
+            gathers_until: None,
             file,
             sole,
             taken: 0,

@@ -8,9 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_output::{
-    Choice, Destination, FilePlace, Files, Fold, MAX_OPEN_FILES, Options, Output, Printer, Style, StyleExtras,
-};
+use iof_output::{Choice, Destination, FilePlace, Files, Fold, Options, Output, Printer, Style, StyleExtras};
 use iof_proto::{Channel, Channels, Missed, Proc, Rank, ToTool};
 use iof_shm_ring::{Gap, Stream, notify};
 use iof_testing::TIMEOUT;
@@ -79,15 +77,7 @@ fn expect(reader: &mut PipeReader, text: &str) {
 }
 
 fn in_directory(path: &Path) -> Files {
-    Files {
-        place: FilePlace::Tree(path.to_owned()),
-        merge: false,
-        append: false,
-        rotation: None,
-        nprocs: Some(999),
-        max_open: MAX_OPEN_FILES,
-        watch: None,
-    }
+    Files { nprocs: Some(999), ..Files::at(FilePlace::Tree(path.to_owned())) }
 }
 
 #[test]

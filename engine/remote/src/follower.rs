@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, TryRecvError};
 use iof_engine::{DeliveredEnd, Engine, Exit, NodeLost, NodeReport};
 use iof_nodes::{BrokenEnd, BrokenPull, BrokenStream, ToAgent, ToFrontEnd};
-use iof_output::PrintReport;
+use iof_output::{CacheDrops, PrintReport};
 use iof_proto::ranges::listed;
 use iof_tool::DirectItem;
 
@@ -121,10 +121,16 @@ impl Follower {
                 let mut costs = self.remote.costs.lock().unwrap_or_else(PoisonError::into_inner);
                 return costs.add(user, system, backend);
             }
-            NodeEvent::Message(ToFrontEnd::FilesWritten { written, lost, failure }) => {
+            NodeEvent::Message(ToFrontEnd::FilesWritten {
+                written,
+                lost,
+                dropped: bytes,
+                refusals,
+                failure,
+            }) => {
                 let host = self.remote.nodes.get(number).map(|node| node.host.clone()).unwrap_or_default();
-                let lost = lost.into_iter().collect();
-                let written = PrintReport { written, lost, ..PrintReport::default() };
+                let (lost, drops) = (lost.into_iter().collect(), CacheDrops { bytes, refusals });
+                let written = PrintReport { written, lost, drops, ..PrintReport::default() };
                 return (self.files)(host, failure.map_or(Ok(written), Err));
             }
             NodeEvent::Greeted | NodeEvent::Message(_) => return,

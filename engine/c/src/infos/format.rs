@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use iof_output::{
-    Choice, FilePlace, Files, LockedFiles, MAX_OPEN_FILES, Markup, Options, Pattern, Stamp, Style,
-    StyleExtras,
+    Choice, FilePlace, Files, LockedFiles, Markup, Options, Pattern, Stamp, Style, StyleExtras,
 };
 use iof_proto::attribute::key::*;
 use iof_proto::{Nspace, Status};
@@ -141,15 +140,7 @@ impl Format {
 
     /// Returns the files to which output goes, of a job with this number of ranks.
     pub(crate) fn files(&self, nprocs: Option<u32>) -> Outcome<Option<Files>> {
-        let files = |place| Files {
-            place,
-            merge: self.merges(),
-            append: false,
-            rotation: None,
-            nprocs,
-            max_open: MAX_OPEN_FILES,
-            watch: None,
-        };
+        let files = |place| Files { merge: self.merges(), nprocs, ..Files::at(place) };
         Ok(self.place()?.map(files))
     }
 

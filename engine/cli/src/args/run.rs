@@ -266,7 +266,7 @@ const ENGINE_OPTIONS: &str = "cache_size cache_total drop backend pty give_up ti
 const JOB_OPTIONS: &str = "nprocs wdir env spawn bind_to ranks_env pty merge_at_source grace give_up timings summary job_log \
     stdin stdin_open stdin_file kill_on_bad_exit timeout quiet error_lines output output_file error_file \
     tag_by tag_suffix label color match exclude fold max_line max_line_time ranks no_forward open_mode file_size file_count \
-    map_by host_env rsh start_timeout starts node_timeout reattach";
+    file_cache map_by host_env rsh start_timeout starts node_timeout reattach";
 
 const SPAWN: &[Choice<bool>] = &[("own", "Your own", true), ("none", "None", false)];
 

@@ -10,7 +10,8 @@ use crate::error::Failure;
 use crate::options::engine::EngineArgs;
 use crate::options::position::PositionArgs;
 use crate::options::values::{CHANNELS, Ranks, duration, ranks};
-use crate::outputs::output::{OpenMode, OutputArgs, Outputs};
+use crate::outputs::file_args::OpenMode;
+use crate::outputs::output::{OutputArgs, Outputs};
 use crate::reports::objects::print_job_end;
 
 #[derive(Args)]
@@ -112,7 +113,7 @@ impl PullArgs {
         if let Some(option) = one {
             return Err(Failure::Usage(format!("{option} applies to one run of one job: name it alone")));
         }
-        let overwrites = self.persistent && self.output.open_mode == OpenMode::Truncate;
+        let overwrites = self.persistent && self.output.files.open_mode == OpenMode::Truncate;
         if outputs.has_files() && (overwrites || !outputs.names_job()) {
             return Err(Failure::usage(
                 "files of several jobs or runs would replace each other: give them names with the job, such as \

@@ -14,8 +14,9 @@ use nix::sys::signal::Signal;
 use crate::commands::attach::attach_own;
 use crate::error::Failure;
 use crate::events::job_event::GRACE;
+use crate::outputs::file_args::{FileArgs, FileCache, OpenMode};
 use crate::outputs::lines::LineArgs;
-use crate::outputs::output::{OpenMode, OutputArgs, TagBy};
+use crate::outputs::output::{OutputArgs, TagBy};
 use crate::outputs::printers::{OutputWriter, add_report};
 use crate::outputs::redirect::RedirectArgs;
 use crate::processes::threads::{recv_until, start_thread};
@@ -165,8 +166,11 @@ fn output_args(config: &NodeConfig, files: &NodeFiles) -> OutputArgs {
         max_line_time: config.max_line_time,
         ranks: None,
         no_forward: Some(files.hidden),
-        open_mode: if files.append { OpenMode::Append } else { OpenMode::Truncate },
-        file_size,
-        file_count: file_count.unwrap_or_default(),
+        files: FileArgs {
+            open_mode: if files.append { OpenMode::Append } else { OpenMode::Truncate },
+            file_size,
+            file_count: file_count.unwrap_or_default(),
+            file_cache: if files.drops_cache { FileCache::Drop } else { FileCache::Keep },
+        },
     }
 }

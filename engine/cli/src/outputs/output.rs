@@ -11,15 +11,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
-    Audience, Choice, FilePlace, Files, FlushTimeout, Fold, LaterOutput, MAX_OPEN_FILES, Markup, Options,
-    Output, Rotation, Stamp, Style, StyleExtras, WriteWatch, format_words,
+    Audience, Choice, FilePlace, Files, FlushTimeout, Fold, LaterOutput, Markup, Options, Output, Rotation,
+    Stamp, Style, StyleExtras, WriteWatch, format_words,
 };
 use iof_proto::{Channels, Rank};
 use iof_tool::Tool;
 use nix::unistd::gethostname;
 
 use crate::error::{Failure, no_directory};
-use crate::options::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
+use crate::options::values::{CHANNELS, Ranks, bytes, duration, ranks};
+use crate::outputs::file_args::{FileArgs, OpenMode};
 use crate::outputs::lines::LineArgs;
 use crate::outputs::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget, print_ranks_beside_files};
 use crate::outputs::redirect::{RedirectArgs, check_rotation, invalid};
@@ -94,27 +95,8 @@ pub struct OutputArgs {
     #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
 
-    /// Truncate or append to files
-    ///
-    /// With truncate, files of an earlier run are emptied, and its full files (--file-size) are
-    /// removed. With append, they are kept.
-    #[arg(long, help_heading = OUTPUT, value_enum, value_name = "HOW", default_value_t = OpenMode::Truncate)]
-    #[arg(hide_possible_values = true)]
-    pub open_mode: OpenMode,
-
-    /// Start a new file at this size
-    ///
-    /// The full file is renamed to NAME.1, an older NAME.1 to NAME.2, and so on. In bytes,
-    /// optionally with a unit such as K, M or KiB (powers of 1024). At least 4K.
-    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size, allow_hyphen_values = true)]
-    pub file_size: Option<u64>,
-
-    /// Keep this many full files
-    ///
-    /// They are named NAME.1 (the newest), NAME.2 and so on. At most 1000.
-    #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size",
-          value_parser = file_count, allow_hyphen_values = true)]
-    pub file_count: u32,
+    #[command(flatten)]
+    pub files: FileArgs,
 }
 
 /// The unit that gets a tag.
@@ -124,15 +106,6 @@ pub enum TagBy {
     Line,
     /// Each fragment: all bytes that were read together
     Fragment,
-}
-
-/// The way to open files that exist already.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OpenMode {
-    /// Empty them
-    Truncate,
-    /// Append to them
-    Append,
 }
 
 /// The outputs that a process writes.
@@ -192,10 +165,10 @@ impl OutputArgs {
             return Err(no_such_rank(*last, "in --ranks", nprocs));
         }
         let files = outputs.files();
-        if files.is_empty() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
-            return Err(Failure::usage(
-                "--file-size and --open-mode apply to files: add --output dir=DIR, --output file=NAME or -o PATTERN",
-            ));
+        if let Some(option) = self.files.option().filter(|_| files.is_empty()) {
+            return Err(Failure::Usage(format!(
+                "{option} applies to files: add --output dir=DIR, --output file=NAME or -o PATTERN"
+            )));
         }
         let lines = self.lines.filter_option().or(self.lines.fold_option()).zip(Some("lines"));
         let shows = self.ranks.as_ref().map(|_| ("--ranks", "ranks")).or(lines);
@@ -283,8 +256,9 @@ impl<'a> Outputs<'a> {
             fragments: args.tag_by == TagBy::Fragment,
             suffix: args.tag_suffix.clone(),
             hidden: args.no_forward.unwrap_or(Channels::empty()),
-            append: args.open_mode == OpenMode::Append,
-            rotation: args.file_size.map(|size| (size, args.file_count)),
+            append: args.files.open_mode == OpenMode::Append,
+            rotation: args.files.file_size.map(|size| (size, args.files.file_count)),
+            drops_cache: args.files.drops_cache(),
             give_up,
         }))
     }
@@ -479,13 +453,12 @@ impl<'a> Outputs<'a> {
     fn files(&self) -> Vec<(Channels, Files)> {
         let Outputs { args, choice, .. } = self;
         let files = |place, merge| Files {
-            place,
             merge,
-            append: args.open_mode == OpenMode::Append,
-            rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
+            append: args.files.open_mode == OpenMode::Append,
+            rotation: args.files.file_size.map(|size| Rotation { size, keep: args.files.file_count }),
+            drops_cache: args.files.drops_cache(),
             nprocs: self.nprocs,
-            max_open: MAX_OPEN_FILES,
-            watch: None,
+            ..Files::at(place)
         };
         let all = Channels::OUTPUTS;
         let chosen = choice.files.iter().map(|place| (all, files(place.clone(), choice.merge)));

@@ -207,7 +207,7 @@ pub fn file_of(app: &App) -> Option<Metadata> {
 /// # Errors
 /// Streams are missing, or the printer has ended before them.
 pub fn add_report(sum: &mut PrintReport, report: PrintReport) -> Result<(), Failure> {
-    let PrintReport { written, lost, missed, broken, unfinished, misses_streams, .. } = report;
+    let PrintReport { written, lost, missed, broken, unfinished, misses_streams, drops, .. } = report;
     if missed > 0 {
         // A line on their missing bytes names them.
         return Err(Failure::running("an output lacks whole streams, for which memory was missing"));
@@ -219,6 +219,7 @@ pub fn add_report(sum: &mut PrintReport, report: PrintReport) -> Result<(), Fail
     }
     sum.written = sum.written.saturating_add(written);
     sum.broken = sum.broken.saturating_add(broken);
+    sum.drops.add(drops);
     for (channel, lost) in lost {
         let total = sum.lost.entry(channel).or_default();
         *total = total.saturating_add(lost);

@@ -63,7 +63,7 @@ fn each_option_stands_in_the_group_of_its_subject() {
         (
             "Output options",
             "output output_file error_file label color match exclude fold tag_by tag_suffix max_line max_line_time ranks no_forward \
-             open_mode file_size file_count",
+             open_mode file_size file_count file_cache",
         ),
         (
             "Node options",

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use iof_engine::{Engine, Grant, Job, Mpi};
-use iof_output::PrintReport;
+use iof_output::{CacheDrops, PrintReport};
 use iof_proto::{Channel, ProcInfo};
 use iof_remote::{AgentCosts, backend_text, cpu_time};
 
@@ -39,6 +39,8 @@ pub struct Forwarded {
     pub report: PrintReport,
     /// This was all outputs: none failed or was given up.
     pub is_whole: bool,
+    /// Set if files are not to stay in the page cache (`--file-cache`).
+    pub drops_cache: bool,
 }
 
 impl JobAccount {
@@ -99,20 +101,31 @@ impl JobAccount {
     }
 
     fn summary(&self) -> String {
-        let PrintReport { written, lost, .. } = &self.forwarded.report;
+        let PrintReport { written, lost, drops, .. } = &self.forwarded.report;
+        let dropped = if self.forwarded.drops_cache { dropped(*drops) } else { String::new() };
         let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
         let missing = match self.missing {
             None => String::new(),
             Some(missing) => format!(", at least {missing} missing from lost nodes"),
         };
         format!(
-            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{missing}{}",
+            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{missing}{}{dropped}",
             number_of_ranks(self.exits.len() as u64),
             self.elapsed.as_secs_f64(),
             self.exits,
             self.not_counted()
         )
     }
+}
+
+/// Returns a text about the effect of `--file-cache drop`.
+fn dropped(CacheDrops { bytes, refusals }: CacheDrops) -> String {
+    let refused = match refusals {
+        0 => String::new(),
+        1 => ", 1 file was on a file system without support".into(),
+        count => format!(", {count} files were on file systems without support"),
+    };
+    format!("; {bytes} bytes of files left the page cache{refused}")
 }
 
 /// Prints what forwarding has cost the agents.

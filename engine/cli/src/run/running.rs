@@ -230,7 +230,8 @@ impl RunningJob<'_> {
             return;
         }
         let is_whole = is_success && self.course.given_up.is_none() && !self.course.is_cut_short;
-        let forwarded = Forwarded { report: mem::take(&mut self.course.forwarded), is_whole };
+        let (report, drops_cache) = (mem::take(&mut self.course.forwarded), args.output.files.drops_cache());
+        let forwarded = Forwarded { report, is_whole, drops_cache };
         match JobAccount::query(engine, began.elapsed(), forwarded, &self.failures) {
             Ok(account) => {
                 account.report(args.timings, args.summary);

@@ -16,7 +16,8 @@ use nix::sys::statfs::{
 };
 
 use super::new::NewFiles;
-use super::{Rotation, make_directory};
+use super::uncached::write_uncached;
+use super::{CacheDrops, Rotation, make_directory};
 use crate::format::style::OpenLine;
 use crate::output::{Audience, write_all, write_ready};
 use crate::watch::WriteWatch;
@@ -60,6 +61,8 @@ pub(super) struct FileEntry {
     pub audience: Option<Audience>,
     /// Set for a regular file to which a write may take long, so that a thread of its own does it.
     pub may_hang: bool,
+    /// The effect of [`Files::drops_cache`](super::Files::drops_cache), if that is set.
+    pub drops: Option<CacheDrops>,
     pub line: OpenLine,
     /// The event of the pool, if a thread of it has the file or has had it.
     pub owner: Option<Weak<EventFd>>,
@@ -88,6 +91,7 @@ impl FileEntry {
             is_regular: false,
             audience: None,
             may_hang: false,
+            drops: None,
             line: None,
             owner: None,
             queued: None,
@@ -214,9 +218,18 @@ impl FileEntry {
         }
     }
 
-    pub fn write(&mut self, append: bool, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    pub fn write(&mut self, append: bool, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let (watch, owner) = (self.watch.clone(), self.owner.clone());
-        write_all(self.file(append)?.as_fd(), slices, watch.as_ref(), owner.as_ref())
+        self.file(append)?;
+        let FileEntry { file: Some(file), is_regular, drops, .. } = self else { return Ok(()) };
+        // What is watched closely is written in small pieces.
+        if let Some(drops) = drops.as_mut().filter(|_| *is_regular)
+            && watch.as_ref().is_none_or(|watch| watch.largest_write(true) == usize::MAX)
+        {
+            let busy = watch.as_ref().map(|watch| watch.begin(None));
+            write_uncached(file.as_fd(), &mut slices, drops, busy.as_ref())?;
+        }
+        write_all(file.as_fd(), slices, watch.as_ref(), owner.as_ref())
     }
 
     /// Writes `slices`, after which the file is in the middle of `line`. Opens it if necessary.

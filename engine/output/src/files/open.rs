@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use super::entry::{FileEntry, WriteMode, joined};
 use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
-use super::{FileError, FileId, Files, MAX_OPEN_FILES};
+use super::{CacheDrops, FileError, FileId, Files, MAX_OPEN_FILES};
 use crate::batch::MAX_COPIED;
 use crate::format::label::LabelSource;
 use crate::format::style::OpenLine;
@@ -67,7 +67,9 @@ impl OpenFiles {
         let id = *self.by_path.entry(path.clone()).or_insert(next);
         let is_new = id == next;
         if is_new {
-            self.entries.push(FileEntry::new(path.into(), self.files.watch.clone()));
+            let drops = self.files.drops_cache.then(CacheDrops::default);
+            let entry = FileEntry::new(path.into(), self.files.watch.clone());
+            self.entries.push(FileEntry { drops, ..entry });
         }
         (id, is_new)
     }
@@ -84,6 +86,13 @@ impl OpenFiles {
             open.is_some_and(|open| inode(&open) == inode(file))
         };
         self.entries.iter().find(is_same).map(|entry| &*entry.path)
+    }
+
+    /// Returns the effect of [`Files::drops_cache`].
+    pub fn drops(&self) -> CacheDrops {
+        let mut sum = CacheDrops::default();
+        self.entries.iter().filter_map(|entry| entry.drops).for_each(|drops| sum.add(drops));
+        sum
     }
 
     /// Returns whether as many files are open as may be.
@@ -175,12 +184,20 @@ impl OpenFiles {
         written.map(|()| None)
     }
 
+    /// Returns whether a file waits for [`MIN_UNCACHED`] bytes, so that they leave the page cache.
+    pub fn gathers(&self, id: FileId) -> bool {
+        self.entries
+            .get(id.0)
+            .is_some_and(|entry| entry.is_regular && entry.drops.is_some_and(|drops| drops.refusals == 0))
+    }
+
     /// Returns the number of bytes that the next write to a file should have at most. Those that
     /// the file does not accept at once are copied.
     pub fn room(&self, id: FileId) -> usize {
         match self.entries.get(id.0) {
             // One more line.
             Some(entry) if entry.queued.is_some() => 1,
+            Some(_) if self.gathers(id) => usize::MAX,
             Some(entry) if entry.may_hang || !entry.is_regular => MAX_COPIED,
             _ => usize::MAX,
         }

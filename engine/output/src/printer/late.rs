@@ -5,17 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc};
-use iof_tool::{BatchReader, FeedId};
+use iof_tool::{BatchReader, Behind, FeedId};
 use nix::sys::eventfd::EventFd;
 
 use super::{PrintError, PrinterTask};
 use crate::batch::Batch;
 use crate::destination::OpenDestination;
-use crate::files::{FileError, FileId};
-use crate::stream::Outcome;
+use crate::files::{FileError, FileId, MIN_UNCACHED};
+use crate::stream::{Outcome, ReadyStream};
+
+/// The time for which a file waits for a write that leaves nothing in the page cache.
+const GATHER_TIME: Duration = Duration::from_secs(1);
 
 /// A file that a thread opens or writes.
 pub(super) struct LateFile {
@@ -46,6 +49,32 @@ impl PrinterTask {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let folded = self.folder.as_ref().and_then(|folder| folder.next_due());
         self.due.first().map(|(time, _)| *time).into_iter().chain(folded).min()
+    }
+
+    /// Leaves the bytes of a stream in its ring if they are too few for a write that leaves nothing in
+    /// the page cache. Returns `false` if they are not to wait: because there are enough, the ring has no room
+    /// for as many, something follows them, or they have waited for [`GATHER_TIME`].
+    pub(super) fn gather(&mut self, reader: &mut BatchReader, ready: &ReadyStream) -> bool {
+        let (id, now) = (ready.id, Instant::now());
+        let may_wait = ready.has_bytes
+            && !ready.ends
+            && !reader.is_stalled(id)
+            && reader.bytes(id).is_some_and(|found| {
+                let room = usize::try_from(found.capacity()).unwrap_or(usize::MAX);
+                found.len() < MIN_UNCACHED && room / 2 >= MIN_UNCACHED && found.behind() == Behind::Bytes
+            });
+        let Some(stream) = self.stream(id) else { return false };
+        let until = *stream.gathers_until.get_or_insert(now + GATHER_TIME);
+        if !may_wait || until <= now {
+            stream.gathers_until = None;
+            return false;
+        }
+        if stream.due.is_none() {
+            stream.due = Some(until);
+            self.due.insert((until, id));
+        }
+        reader.defer(id);
+        true
     }
 
     /// Rearms the streams whose waiting parts of lines are to be checked again by now.

@@ -10,7 +10,7 @@ use crossbeam::channel::{Receiver, Sender};
 use iof_engine::{Ending, Engine, Exit, Grant, Job, RankExit};
 use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{RankTotal, ToFrontEnd, cut_text};
-use iof_output::PrintReport;
+use iof_output::{CacheDrops, PrintReport};
 use iof_proto::query::key;
 use iof_proto::{StreamStats, Value};
 use iof_tool::{RequestError, Tool};
@@ -87,11 +87,12 @@ pub(super) fn follow(
 
 /// Tells the front end that the files of this node are complete, or can't be written.
 fn files_ended(uplink: &Uplink, inputs: &Sender<AgentInput>, FilesEnd { result, are_blocked }: FilesEnd) {
-    let (PrintReport { written, lost, .. }, failure) = match result {
+    let (PrintReport { written, lost, drops, .. }, failure) = match result {
         Ok(report) => (report, None),
         Err(reason) => (PrintReport::default(), Some(cut_text(&reason))),
     };
-    uplink.send(&ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure });
+    let (lost, CacheDrops { bytes: dropped, refusals }) = (lost.into_iter().collect(), drops);
+    uplink.send(&ToFrontEnd::FilesWritten { written, lost, dropped, refusals, failure });
     if are_blocked {
         // Before the wait for the files ends.
         uplink.close();
