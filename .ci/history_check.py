@@ -7,9 +7,11 @@ For each reader and stream: the bytes are those that were written, in their orde
 length of what is missing; delivered + lost = produced at the end, and all readers agree on the end; no line is mixed with
 another; the messages and the exit codes are those that fit.
 
-With a full disk, a reader has the first bytes of each output, says so, and its exit code is not 0; `iof run` ends its job. A
-tool that lacked files or memory for a while may fail, if it says so and its exit code is not 0. So may a launcher that lacked
-files, which ends its job. A launcher with too few files at its start does not start its job, and says so. Faults of other kinds change no byte but those of what was killed or lost.
+With a full disk, a reader has the first bytes of each output there and all of the others, says so, and its exit code is not 0;
+`iof run` ends its job. A tool that lacked files or memory for a while may fail, if it says so and its exit code is not 0. So may
+a launcher that lacked files for a while, which ends its job. A launcher with too few files at its start does all, or does not
+start its job, and says so. Exit code 2 is that of a job of which no rank has run, 124 that of one with a time limit. Faults of
+other kinds change no byte but those of what was killed or lost.
 """
 
 import base64
@@ -66,7 +68,7 @@ class Rank:
     """The exit code of a rank, if it is known, and its streams, by its log."""
 
     def __init__(self, number, host, log, data):
-        self.code, pid, pending = None, None, None
+        self.code, self.pid, pending = None, None, None
         self.streams = {channel: Stream(number, channel, host, data[channel]) for channel in CHANNELS.values()}
         for kind, *words in map(str.split, log.decode().splitlines()):
             if kind == "w":
@@ -78,11 +80,11 @@ class Rank:
                 pending.low += max(int(words[0]), 0)
                 pending.high = pending.low
             elif kind == "p":
-                pid = int(words[0])
+                self.pid = int(words[0])
             else:
                 self.code = int(words[0]) + (128 if kind == "k" else 0)
         for stream in self.streams.values():
-            stream.pid = pid
+            stream.pid = self.pid
 
 
 class Track:
@@ -186,9 +188,14 @@ class Reader:
         self.text = self.outputs["err"].decode(errors="replace") if record["tool"] else "\n".join(self.messages)
         self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and FEW in self.text
         # Otherwise it was killed or given up, and what it got may end anywhere.
-        self.is_whole = not record["killed"] and not job["unstarted"] and (
-            not self.is_full and not re.search("has accepted nothing for|was given up", self.text) if record["launcher"] else
+        is_ended = not record["killed"] and not job["unstarted"]
+        is_given_up = "has accepted nothing for" in self.text
+        self.is_whole = is_ended and (
+            not (self.is_full or is_given_up) if record["launcher"] else
             record["code"] == 0 or BROKEN.search(self.text) is not None)
+        # A full disk has the stdout of texts alone.
+        is_apart = record["launcher"] and record["small"] and record["format"] in ("plain", "tag") and FEW not in self.text
+        self.is_whole_elsewhere = self.is_whole or is_ended and is_apart and not is_given_up
 
     def fail(self, expected, got):
         raise Failure(f"{self.name}: expected {expected}, got {got}")
@@ -325,7 +332,8 @@ class Reader:
         for (_, channel), track in self.tracks.items():
             may_break = track.stream.host in self.lost_hosts and self.record["code"] != 0
             may_break &= track.broken is not None or not self.has_offsets
-            if self.is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
+            is_whole = self.is_whole if channel == "stdout" else self.is_whole_elsewhere
+            if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
         if self.is_whole and not self.lost_hosts and not self.record["tool"]:
             self.check_messages()
@@ -393,25 +401,32 @@ def check_code(job, ranks, launcher):
     # A rank that was killed may have ended before.
     killed = {137} if job["killed_ranks"] else set()
     failed |= killed if None in codes else set()
+    # That of a job of which nothing was started. Invalid input has it, and so have nodes that can't start ranks.
+    refused = set() if any(rank.pid for rank in ranks.values()) else {2}
+    over = {124} if job["timeout"] else set()
     if job["killed"]:
         allowed = {-9}
     elif job["interrupted"]:
         # An agent that was killed may have sent everything.
         allowed = {130, -2} | failed | lost | (set() if failed or None in codes else {0})
         # The time limit may have come first.
-        allowed |= {124} if job["timeout"] else set()
+        allowed |= over
     elif job["unstarted"] or job["timeout"] and None in codes:
-        # 2 is that of a command that cannot be performed.
-        allowed = {124, 2} | failed | lost
+        allowed = over | refused | failed | lost
     else:
-        allowed = (failed or {0}) | lost | killed | ({124} if job["timeout"] else set())
+        allowed = (failed or {0}) | lost | killed | over
         # A full disk ends the job, and so may a want of files.
         if not failed | lost and None in codes and not launcher.is_full and not job["few"]:
             raise Failure(f"launcher: expected the end of each rank, got none of rank {codes.index(None)}")
     if not launcher.is_whole and not job["killed"]:
-        allowed = allowed - {0} | ({1, 2} if FEW in launcher.text else {1})
+        allowed = allowed - {0} | {1} | refused
     if job["code"] not in allowed:
         raise Failure(f"launcher: expected an exit code of {sorted(allowed)}, got {job['code']}")
+
+
+def job_lacked_files(history, said):
+    """Whether a job that had started lacked files for a while. Those that it lacks at its start it asks for before."""
+    return FEW.encode() in said and any(record["launcher"] and record["hindered"] for record in history["readers"])
 
 
 def check(history):
@@ -419,7 +434,7 @@ def check(history):
     found = []
     launcher = next(record["outputs"] for record in history["readers"] if record["launcher"])
     said = launcher["err"] + launcher["out"]
-    job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said, "few": FEW.encode() in said}
+    job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said, "few": job_lacked_files(history, said)}
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
     try:
         ranks = {number: Rank(number, *rest) for number, rest in history["ranks"].items()}

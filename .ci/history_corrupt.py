@@ -104,7 +104,7 @@ def mix_lines(reader, lines, index):
 
 def wrong_code(rng, history, reader):
     job = history["job"]
-    code = rng.choice([99, 1 if reader["code"] == 0 else 0])
+    code = rng.choice([99, 1, 2] if reader["code"] == 0 else [99, 0])
     # An interrupted job may have ended before. A pull that fails may be right to do so, and one that ends, too.
     if reader["launcher"]:
         job["code"] = 99 if job["interrupted"] else code
