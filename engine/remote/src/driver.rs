@@ -66,7 +66,7 @@ pub struct DriverInbox {
 
 /// The driver, but for its edges.
 pub struct EdgeDriver {
-    registry: Registry,
+    registry: Arc<Registry>,
     inbox: Weak<DriverInbox>,
     /// The driver is woken for the last time when the inbox is gone.
     _waker: Arc<Waker>,
@@ -138,7 +138,7 @@ impl EdgeDriver {
         dials: Option<DialsEnd>,
     ) -> io::Result<EdgeDriver> {
         Ok(EdgeDriver {
-            registry: poll.registry().try_clone()?,
+            registry: Arc::new(poll.registry().try_clone()?),
             inbox,
             _waker: waker,
             carriers,
@@ -270,6 +270,21 @@ impl EdgeDriver {
             self.registry.register(&mut SourceFd(&file.as_raw_fd()), Token(token), interest)?;
         }
         Ok(())
+    }
+
+    /// Returns the registration of the input of the carriers of the edge with this number.
+    pub fn watched_input(&self, number: usize) -> (Arc<Registry>, Token) {
+        (Arc::clone(&self.registry), Token(number << 2 | DOWN))
+    }
+
+    /// Asks for an event when the output of a carrier is readable, also if it is now: a read that found
+    /// nothing has used up the edge.
+    pub fn await_output(&self, number: usize, up: &File) {
+        let _ = self.registry.reregister(
+            &mut SourceFd(&up.as_raw_fd()),
+            Token(number << 2 | UP),
+            Interest::READABLE,
+        );
     }
 
     /// Receives no further events of the output of a carrier.

@@ -14,6 +14,8 @@ use iof_nodes::{
     ToFrontEnd,
 };
 use iof_proto::{Failure, NodeStream, Status, StreamPull, ToTool};
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{CarrierEnd, DRAIN_LIMIT, END_LIMIT, lock};
@@ -62,6 +64,8 @@ pub struct State {
     pub carrier: CarrierEnd,
     /// The input of the carrier, until all is written or it can't be.
     pub down: Option<File>,
+    /// The registration of this input with the driver.
+    pub watched: Option<(Arc<Registry>, Token)>,
     /// Messages that were sent while the link had no room. Bounded: answers and credit by their limit, stdin by its replies.
     waiting: VecDeque<Waiting>,
     /// The broken end of a node that was given up, until the driver reports it.
@@ -118,13 +122,22 @@ impl State {
             match self.link.write_to(down) {
                 Ok(()) if !self.waiting.is_empty() && self.link.has_room() => {}
                 Ok(()) => break,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break self.await_room(),
                 Err(_) => return self.write_failed(),
             }
         }
         if self.link.is_closed() && self.is_drained() {
             // Ends a socket, which has duplicates. A pipe is closed.
             let _ = self.down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Write));
+        }
+    }
+
+    /// Asks for an event when the carrier takes bytes. That is not left to the edges of its readiness: the
+    /// kernel also refuses bytes for which it has no memory, and no edge follows if the carrier was
+    /// writable all the time.
+    fn await_room(&self) {
+        if let (Some(down), Some((registry, token))) = (&self.down, &self.watched) {
+            let _ = registry.reregister(&mut SourceFd(&down.as_raw_fd()), *token, Interest::WRITABLE);
         }
     }
 
@@ -188,7 +201,7 @@ impl EdgeEnds {
     /// `down` follows later if the agent connects itself.
     pub fn new(host: &str, front: FrontEnd, carrier: CarrierEnd, down: Option<File>) -> EdgeEnds {
         let (link, waiting) = (LinkEnd::default(), VecDeque::new());
-        let state = State { front, link, carrier, down, waiting, given_up: None };
+        let state = State { front, link, carrier, down, watched: None, waiting, given_up: None };
         let text = Mutex::new(CarrierText::new(host));
         EdgeEnds { state: Mutex::new(state), changed: Condvar::new(), text }
     }
@@ -350,5 +363,43 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.ends.state().hang_up();
         (self.look)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::io::{Read, Write};
+
+    use iof_proto::Rank;
+    use mio::{Events, Poll};
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
+    use super::*;
+
+    #[test]
+    fn a_carrier_that_refuses_bytes_although_it_is_writable_is_written_later() {
+        // It takes small numbers only, and the first bytes of a frame are a large one.
+        let counter = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let mut counter = File::from(std::os::fd::OwnedFd::from(counter));
+        counter.write_all(&(u64::MAX - 3).to_ne_bytes()).unwrap();
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(8));
+        let registry = Arc::new(poll.registry().try_clone().unwrap());
+        registry.register(&mut SourceFd(&counter.as_raw_fd()), Token(1), Interest::WRITABLE).unwrap();
+        poll.poll(&mut events, None).unwrap();
+        let front = FrontEnd::new(&[Rank(0)].into(), 1..=1);
+        // The registration is that of the first descriptor.
+        let mut same = counter.try_clone().unwrap();
+        let ends = EdgeEnds::new("a", front, CarrierEnd::of_connection(None, None), Some(counter));
+        let mut state = ends.state();
+        state.watched = Some((registry, Token(1)));
+        state.send(b"a frame\n".to_vec(), None);
+        assert!(!state.is_drained());
+        poll.poll(&mut events, Some(Duration::from_secs(60))).unwrap();
+        assert!(events.iter().any(|event| event.is_writable()), "there is no event");
+        same.read_exact(&mut [0; 8]).unwrap();
+        state.take_event(false);
+        assert!(state.is_drained());
     }
 }

@@ -98,7 +98,10 @@ impl Driven {
 
     /// Begins to receive.
     pub fn begin(&mut self, driver: &mut EdgeDriver) {
-        driver.reap_later(&self.ends.state().carrier, self.receiver.number);
+        let mut state = self.ends.state();
+        state.watched = Some(driver.watched_input(self.receiver.number));
+        driver.reap_later(&state.carrier, self.receiver.number);
+        drop(state);
         self.watch(driver, self.errors.is_some());
     }
 
@@ -289,7 +292,10 @@ impl Driven {
                 return false;
             }
             Ok((_, received)) => received,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                driver.await_output(self.receiver.number, up);
+                return false;
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => return true,
             Err(error) => {
                 self.up_failed(driver, &error, now);
