@@ -65,8 +65,8 @@ enum SourceState {
     Polling,
     /// The stream is full and waits for its readers. No request is in flight.
     Waiting,
-    /// A pause is in flight: the kernel has no memory for the stream, or no process has the
-    /// terminal open at the moment.
+    /// A pause is in flight: the kernel has no memory for the stream or for a poll, or no process has
+    /// the terminal open at the moment.
     Pausing,
     /// A pause is in flight while the pipe collects bytes that no reader can use yet.
     Collecting,
@@ -173,8 +173,9 @@ pub(crate) struct Source {
     reopenable: bool,
     /// Set if the pipe, which is readable, was found not to be at its end.
     has_bytes: bool,
-    /// Set if no process has the terminal open at the moment.
-    hung_up: bool,
+    /// Set if the next request is to wait: no process has the terminal open at the moment, or the kernel
+    /// had no memory for a poll.
+    must_pause: bool,
     /// Number of successive calls of [`Source::check_growth`] at which the stream has waited
     /// without a break.
     starved: u32,
@@ -210,7 +211,7 @@ impl Source {
             would_block: false,
             reopenable: false,
             has_bytes: false,
-            hung_up: false,
+            must_pause: false,
             starved: 0,
             may_collect: false,
             is_ready: false,
@@ -340,7 +341,7 @@ impl Source {
     /// Returns the state of a source that is not to ask its stream for room: it pauses or polls, or
     /// is [`SourceState::Idle`] and discards the bytes of its pipe.
     fn before_room(&mut self, readable: bool) -> Option<SourceState> {
-        if mem::take(&mut self.hung_up) {
+        if mem::take(&mut self.must_pause) {
             return Some(SourceState::Pausing);
         }
         if mem::take(&mut self.would_block) && !readable {

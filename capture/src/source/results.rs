@@ -25,6 +25,11 @@ impl Source {
                     result => self.after_read(result),
                 }
             }
+            SourceState::Polling if result.as_ref().is_err_and(lacks_memory) && !self.closing => {
+                self.must_pause = true;
+                let is_asked = self.finish == Some(Finish::Requested);
+                if is_asked { Step::Measure } else { Step::Go { readable: false } }
+            }
             SourceState::Polling if result.is_err() || self.closing => self.after_read(result),
             // Whether the pause was cancelled or elapsed makes no difference.
             SourceState::Pausing | SourceState::Collecting if self.closing => Step::End(End::Closed),
@@ -122,7 +127,7 @@ impl Source {
                 if !self.reopenable || self.finish.is_some() {
                     return Step::End(End::EndOfFile);
                 }
-                self.hung_up = true;
+                self.must_pause = true;
                 Step::Go { readable: false }
             }
             Err(error) => Step::End(End::Error(error)),
@@ -137,8 +142,8 @@ fn is_transient(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// Returns whether a read failed because there is no memory for its bytes, at the destination or in
-/// the kernel.
+/// Returns whether a read or a poll failed because there is no memory, for its bytes at the destination
+/// or in the kernel.
 fn lacks_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }

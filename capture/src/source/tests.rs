@@ -198,6 +198,18 @@ fn a_pipe_that_would_block_is_polled_and_then_read() {
 }
 
 #[test]
+fn a_poll_for_which_the_kernel_has_no_memory_is_repeated_after_a_pause() {
+    let (mut source, _write) = source(Policy::DropNewest);
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
+    assert!(matches!(source.done(errno(libc::EAGAIN), 1), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), SourceAction::Poll(_)));
+    assert!(matches!(source.done(errno(libc::ENOMEM), 1), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), SourceAction::Pause(Pause::Long)));
+    assert!(matches!(source.done(errno(libc::ETIME), 1), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
+}
+
+#[test]
 fn an_error_ends_the_source_with_that_error() {
     let (mut source, _write) = source(Policy::DropNewest);
     assert!(matches!(source.next(false), SourceAction::Read(..)));

@@ -53,7 +53,7 @@ impl Sources {
         }
     }
 
-    /// Completes the stream of a source whose request in flight is never answered. The source keeps
+    /// Breaks off the stream of a source whose request in flight is never answered. The source keeps
     /// its memory.
     pub(crate) fn abandon(&mut self, index: usize, end: End) {
         if let Some(source) = self.mark_ready(index) {

@@ -521,3 +521,15 @@ fn pipes_are_read_in_the_order_in_which_they_became_readable() {
         assert!(times.is_sorted_by(|one, next| one < next), "{order:?}: {times:?}");
     }
 }
+
+#[test]
+fn a_stream_whose_file_cannot_be_read_is_broken() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(KIB, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    let directory = std::fs::File::open("/").unwrap();
+    rig.capture.send([add(ID, directory.into(), stream)]).unwrap();
+    assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader), (Vec::new(), Vec::new()));
+    assert_eq!(reader.peek(), Peek::Broken { missing: 0 });
+}

@@ -326,8 +326,8 @@ fn tools_tell_the_broken_streams_of_a_dead_node_from_complete_ones() {
     assert_eq!(broken.len(), 3, "{lines}");
     assert!(broken.iter().all(|line| line.contains("\"rank\":1") && line.contains("\"host\":\"b\"")));
     let done = pull.finish();
-    let told = "iof: 3 streams are broken, because nodes were lost or did not answer, or a job was ended \
-                before its output was read: at least 0 bytes at their ends are missing\n";
+    let told = "iof: 3 streams are broken, because nodes were lost or did not answer, a rank could not be read, or \
+                a job was ended before its output was read: at least 0 bytes at their ends are missing\n";
     assert_eq!((done.code, done.stderr.as_str()), (1, told), "{done:?}");
     assert_eq!(by_rank(done.text()).len(), 2);
 }

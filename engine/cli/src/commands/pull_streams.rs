@@ -44,8 +44,8 @@ pub fn check(engine: u32, report: &PrintReport) -> Result<(), String> {
     if *broken > 0 {
         let streams = if *broken == 1 { "1 stream is".into() } else { format!("{broken} streams are") };
         return Err(format!(
-            "{streams} broken, because nodes were lost or did not answer, or a job was ended before its output was \
-             read: at least {broken_bytes} bytes at their ends are missing"
+            "{streams} broken, because nodes were lost or did not answer, a rank could not be read, or a job was \
+             ended before its output was read: at least {broken_bytes} bytes at their ends are missing"
         ));
     }
     if let Some((begin, end)) = ends_early {

@@ -57,7 +57,8 @@ pub struct StdinPlan {
 
 /// The fate of the push of the command's own stdin.
 pub enum StdinEvent {
-    /// The stdin could not be read to its end, as a message has told.
+    /// The stdin could not be read to its end, or a rank could not be given all of it, as a message has
+    /// told.
     Failed,
     /// The push is over: the stdin has ended, or no rank takes more of it.
     Over,
@@ -178,7 +179,9 @@ impl StdinPlan {
                     on_event(StdinEvent::Failed);
                 }
             });
-            result.iter().for_each(report);
+            if result.is_ok_and(|report| report_failed(&report)) {
+                on_event(StdinEvent::Failed);
+            }
             on_event(StdinEvent::Over);
             if let Some(tool) = &mut closer {
                 // Fails if the ranks have ended.
@@ -191,13 +194,17 @@ impl StdinPlan {
     }
 }
 
-/// Reports the ranks that did not receive all bytes, except those that have ended.
-fn report(report: &PushReport) {
-    for PartialDelivery { target, delivered, cause } in &report.partial {
-        if let PartialCause::Failed(_) | PartialCause::Refused(_) = cause {
-            print_message(format_args!("rank {} got {delivered} bytes of stdin: it {cause}", target.rank));
-        }
+/// Reports the ranks that did not receive all bytes, except those that have ended. Returns whether there
+/// are any.
+fn report_failed(report: &PushReport) -> bool {
+    let failed = |partial: &&PartialDelivery| {
+        matches!(partial.cause, PartialCause::Failed(_) | PartialCause::Refused(_))
+    };
+    let failed = report.partial.iter().filter(failed);
+    for PartialDelivery { target, delivered, cause } in failed.clone() {
+        print_message(format_args!("rank {} got {delivered} bytes of stdin: it {cause}", target.rank));
     }
+    failed.count() > 0
 }
 
 /// Returns whether a push was refused although ranks take it.

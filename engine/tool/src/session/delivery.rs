@@ -51,8 +51,8 @@ pub enum Delivery<'a> {
         /// Its final byte counters.
         counts: Counts,
     },
-    /// The end of a broken stream: the node of its process was lost, or the engine stopped before it
-    /// had read all output. The bytes that arrived were delivered or reported as gaps, and the process
+    /// The end of a broken stream: the node of its process was lost, its pipe could not be read, or the
+    /// engine stopped before it had read all output. The bytes that arrived were delivered or reported as gaps, and the process
     /// may have written more.
     Broken {
         /// The stream.
