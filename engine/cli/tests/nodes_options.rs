@@ -70,9 +70,11 @@ const ROWS: &[Row] = &[
     (&["--stdin-file", "input"], TWO, "cat", Same),
     (&["--kill-on-bad-exit=0"], TWO, "[ $IOF_RANK = 0 ] && kill -KILL $$; sleep 1; echo done", Same),
     (
-        &["--kill-wait", "0.1"],
+        &["--kill-wait", "1000"],
         TWO,
-        "trap '' TERM; [ $IOF_RANK = 0 ] && { sleep 0.3; kill -KILL $$; }; sleep 1.3; echo survived",
+        // Rank 0 fails once rank 1 ignores SIGTERM. The default is 2 s.
+        "trap '' TERM; : > $IOF_RANK; while [ $IOF_RANK = 0 ]; do [ -e 1 ] && rm 0 1 && kill -KILL $$; sleep 0.05; \
+         done; sleep 5; echo survived",
         Same,
     ),
     (&["--timeout", "5"], TWO, "sleep 9; echo done", Same),
