@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, read_to_string};
-use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use iof_testing::command::site::Site;
 use iof_testing::process::{Done, Process};
 use iof_testing::wait_for;
 use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt::ReuseAddr,
+};
 
 use crate::mpi::{CLIENT, SPAWNER, lines};
 
@@ -204,7 +207,11 @@ fn a_job_that_a_rank_spawns_is_started_on_the_nodes_of_the_rank() {
 
 #[test]
 fn a_spawned_job_listens_at_the_next_port_while_its_parent_has_that_of_the_carrier() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Nothing else gets the port of a socket that is bound. One that listens may share it, because neither forbids it.
+    let bound = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    setsockopt(&bound, ReuseAddr, &true).unwrap();
+    bind(bound.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let port = getsockname::<SockaddrIn>(bound.as_raw_fd()).unwrap().port();
     let carrier = ["--carrier", &format!("tcp:127.0.0.1:{port}"), "--reattach", "20"];
     let (_site, run) = spawn_with(&carrier, "a:2,b:2", [""; 2], "");
     let done = run.finish();
