@@ -10,7 +10,7 @@ use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
 use iof_proto::Nspace;
 use iof_testing::command::site::{Site, iof};
 use iof_testing::command::terminal::{CTRL_C, CTRL_Z, Settings, Terminal};
-use iof_testing::process::{Process, Stat};
+use iof_testing::process::{Done, Process, Stat};
 use iof_testing::{Pending, wait_for};
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -419,6 +419,14 @@ fn the_states_of_ranks_are_shown_with_their_exit_codes_and_signals() {
     run.signal(Signal::SIGTERM);
 }
 
+/// Returns whether `--once` tells of this engine alone that it does not answer.
+pub fn tells_silence(done: &Done, pid: u32) -> bool {
+    // On a busy machine the attempt to connect may end before the wait.
+    let silent = format!("the engine (pid {pid}) has not answered for 5 s: ");
+    let is_known = |reason: &str| reason == "no answer within 2 s\n" || reason.starts_with(&silent);
+    done.stderr.strip_prefix("iof: 1 engine does not answer: ").is_some_and(is_known)
+}
+
 #[test]
 fn all_engines_are_shown_also_later_ones_and_one_that_does_not_answer_holds_none_up() {
     let site = Site::new();
@@ -461,11 +469,7 @@ fn all_engines_are_shown_also_later_ones_and_one_that_does_not_answer_holds_none
     assert_eq!(later_top.wait(), 0);
     let once = |args: &[&str]| {
         let done = Process::start(command(&site).arg("--once").args(args)).finish();
-        let reason = done.stderr.strip_prefix("iof: 1 engine does not answer: ").map(str::trim_end);
-        // On a busy machine the attempt to connect may end before the wait.
-        let silent = format!("the engine (pid {}) has not answered for 5 s: ", one.pid());
-        let is_known = |reason: &str| reason == "no answer within 2 s" || reason.starts_with(&silent);
-        assert!(done.code == 1 && reason.is_some_and(is_known), "{done:?}");
+        assert!(done.code == 1 && tells_silence(&done, one.pid()), "{done:?}");
         done.text().to_owned()
     };
     let table = once(&[]);
