@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use iof_testing::command::site::{Gate, Site, Stream, found};
 use iof_testing::process::{Done, Process};
-use iof_testing::wait_for;
+use iof_testing::{wait_for, with_longer_times};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -188,17 +188,25 @@ fn several_jobs_are_pulled_with_tags_also_those_that_begin_meanwhile() {
 
 #[test]
 fn runs_of_one_name_are_pulled_one_after_the_other() {
-    let site = Site::new();
-    let pull = site.pull(&["--persistent", "--wait=1", "again"]);
-    for round in ["first", "second", "third"] {
-        let mut gate = site.gate(round);
-        let run = job(&site, "again", &gate);
-        site.wait_for_pulls(0, "stdout", 1);
-        gate.open();
-        assert_eq!(run.finish().code, 0);
-    }
-    let done = pull.finish();
-    assert_eq!((done.code, done.text()), (0, &*"again one\nagain two\n".repeat(3)), "{done:?}");
+    with_longer_times(|wait| {
+        let site = Site::new();
+        let pull = site.pull(&["--persistent", &format!("--wait={wait}"), "again"]);
+        for round in ["first", "second", "third"] {
+            let mut gate = site.gate(round);
+            let run = job(&site, "again", &gate);
+            let is_pulled = || site.stream(0, "stdout").is_some_and(|stream| stream.pulls() == 1);
+            let has_ended = || pull.exit_code().is_some();
+            wait_for("the pull", || (is_pulled() || has_ended()).then_some(()));
+            if has_ended() {
+                return Err(format!("the {round} run began too late"));
+            }
+            gate.open();
+            assert_eq!(run.finish().code, 0);
+        }
+        let done = pull.finish();
+        assert_eq!((done.code, done.text()), (0, &*"again one\nagain two\n".repeat(3)), "{done:?}");
+        Ok(())
+    });
 }
 
 #[test]
