@@ -164,7 +164,9 @@ impl StdinPlan {
         let pusher = match Pusher::start(attach()?, &push, io::stdin(), report_wait) {
             Ok(pusher) => pusher,
             // All ranks have already ended or closed their stdin.
-            Err(PushError::Request(error)) if !lacks_resources(&error) => {
+            Err(PushError::Request(RequestError::Denied(failure)))
+                if failure.status != Status::ERR_OUT_OF_RESOURCE =>
+            {
                 on_event(StdinEvent::Over);
                 return Ok(());
             }
@@ -205,11 +207,6 @@ fn report_failed(report: &PushReport) -> bool {
         print_message(format_args!("rank {} got {delivered} bytes of stdin: it {cause}", target.rank));
     }
     failed.count() > 0
-}
-
-/// Returns whether a push was refused although ranks take it.
-fn lacks_resources(error: &RequestError) -> bool {
-    matches!(error, RequestError::Denied(failure) if failure.status == Status::ERR_OUT_OF_RESOURCE)
 }
 
 #[cfg(test)]
