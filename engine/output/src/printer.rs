@@ -74,8 +74,7 @@ pub struct PrintReport {
     /// The number of streams that were not delivered at all
     /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)), if they had bytes.
     pub missed: u64,
-    /// The number of broken streams: those of nodes that were lost, and those that were not read to
-    /// their ends.
+    /// The number of broken streams: those of lost nodes, and those that were not read to their ends.
     pub broken: u64,
     /// The bytes that these streams miss at their ends, at least.
     pub broken_bytes: u64,
@@ -89,8 +88,7 @@ pub struct PrintReport {
     pub misses_streams: bool,
     /// The effect of [`Files::drops_cache`](crate::Files::drops_cache).
     pub drops: CacheDrops,
-    /// The exit codes of the jobs that have ended, as
-    /// [`Delivery::JobEnded`](iof_tool::Delivery::JobEnded) has them.
+    /// The exit codes of the jobs that have ended, see [`Delivery::JobEnded`](iof_tool::Delivery::JobEnded).
     pub exit_codes: BTreeMap<Nspace, Option<i32>>,
 }
 

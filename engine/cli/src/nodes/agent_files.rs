@@ -91,7 +91,9 @@ impl FileWriter for FileWriters {
 
     fn ranks_were_ended(&self) {
         // The wait may be over.
-        let _ = self.events.as_ref().map(|events| events.send(FileEvent::RanksEnded(self.write_limit)));
+        if let Some(events) = &self.events {
+            let _ = events.send(FileEvent::RanksEnded(self.write_limit));
+        }
     }
 
     fn wait(&self) {
