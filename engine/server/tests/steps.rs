@@ -46,7 +46,7 @@ fn after_a_step_that_panics_all_bytes_that_were_read_arrive_and_the_job_ends() {
         let writing = thread::spawn(move || while rank.write_all(LINE).is_ok() {});
         wait_for("the end of the stream", || reading.is_finished().then_some(()));
         let (end, length) = reading.join().unwrap();
-        let Peeked::Complete(counts) = end else { panic!("{end:?}") };
+        let Peeked::Broken { counts, .. } = end else { panic!("{end:?}") };
         assert_eq!((counts.produced, counts.lost), (length.try_into().unwrap(), 0));
         writing.join().unwrap();
         // Tells that the rank may have written more.
