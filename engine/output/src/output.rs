@@ -288,7 +288,7 @@ pub(crate) fn write_ready(
     let is_file = watch.is_some() && is_regular(file, slices);
     while !slices.is_empty() {
         let limit = watch.map_or(usize::MAX, |watch| watch.largest_write(is_file));
-        match write_some(file, slices, limit) {
+        match with_first(slices, limit, |first| writev(file, first)) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
                 IoSlice::advance_slices(slices, written);
@@ -309,8 +309,12 @@ fn is_regular(file: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> bool {
     length > WATCHED_WRITE && fstat(file).is_ok_and(|found| is_kind(&found, SFlag::S_IFREG))
 }
 
-/// Writes the first slices to `file` in one call: about `limit` bytes.
-fn write_some(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], limit: usize) -> nix::Result<usize> {
+/// Passes the first slices to `write`, about `limit` bytes.
+pub(crate) fn with_first<T>(
+    slices: &[IoSlice<'_>],
+    limit: usize,
+    write: impl FnOnce(&[IoSlice<'_>]) -> T,
+) -> T {
     let mut room = limit;
     let fits = |slice: &&IoSlice<'_>| {
         let left = room.checked_sub(slice.len());
@@ -318,10 +322,9 @@ fn write_some(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], limit: usize) -> nix
         left.is_some()
     };
     let count = slices.iter().take(IOV_MAX).take_while(fits).count();
-    match (slices.get(..count), slices.first()) {
-        (Some(batch), _) if count > 0 => writev(file, batch),
-        (_, Some(first)) => nix::unistd::write(file, first.get(..limit).unwrap_or(first)),
-        (_, None) => Ok(0),
+    match slices.first() {
+        Some(first) if count == 0 => write(&[IoSlice::new(first.get(..limit).unwrap_or(first))]),
+        _ => write(slices.get(..count).unwrap_or(slices)),
     }
 }
 

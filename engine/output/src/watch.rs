@@ -11,6 +11,8 @@ use std::thread;
 pub(crate) const WATCHED_WRITE: usize = 64 << 10;
 /// The same for an output that is watched closely.
 const CLOSELY_WATCHED_WRITE: usize = 4 << 10;
+/// The same for a regular file that is watched closely. Its system may be slow, but has no reader.
+pub(crate) const CLOSELY_WATCHED_FILE: usize = 512 << 10;
 
 /// Shows the progress of the writes to an output or to the files of a printer.
 ///
@@ -50,8 +52,9 @@ impl WriteWatch {
         lock(&self.0).progress.clone()
     }
 
-    /// Writes in pieces of at most 4 KiB from now on, so that a slow reader shows progress. Before,
-    /// pieces have up to 64 KiB, or any size in a regular file, which costs fewer system calls.
+    /// Writes in pieces of at most 4 KiB from now on, in a regular file 512 KiB, so that a slow reader
+    /// shows progress. Before, pieces have up to 64 KiB, or any size in a regular file, which costs
+    /// fewer system calls.
     pub fn watch_closely(&self) {
         lock(&self.0).is_close = true;
     }
@@ -114,7 +117,8 @@ impl WriteWatch {
     /// Returns the largest number of bytes of one write, to a regular file or to another output.
     pub(crate) fn largest_write(&self, is_file: bool) -> usize {
         match (lock(&self.0).is_close, is_file) {
-            (true, _) => CLOSELY_WATCHED_WRITE,
+            (true, true) => CLOSELY_WATCHED_FILE,
+            (true, false) => CLOSELY_WATCHED_WRITE,
             (false, true) => usize::MAX,
             (false, false) => WATCHED_WRITE,
         }
@@ -164,6 +168,6 @@ mod tests {
         assert_eq!(watch.progress().steps, 2);
         watch.watch_closely();
         notes.write_all(&bytes).unwrap();
-        assert_eq!(watch.progress().steps, 2 + 256 + 1);
+        assert_eq!(watch.progress().steps, 2 + 2 + 1);
     }
 }

@@ -222,12 +222,8 @@ impl FileEntry {
         let (watch, owner) = (self.watch.clone(), self.owner.clone());
         self.file(append)?;
         let FileEntry { file: Some(file), is_regular, drops, .. } = self else { return Ok(()) };
-        // What is watched closely is written in small pieces.
-        if let Some(drops) = drops.as_mut().filter(|_| *is_regular)
-            && watch.as_ref().is_none_or(|watch| watch.largest_write(true) == usize::MAX)
-        {
-            let busy = watch.as_ref().map(|watch| watch.begin(None));
-            write_uncached(file.as_fd(), &mut slices, drops, busy.as_ref())?;
+        if let Some(drops) = drops.as_mut().filter(|_| *is_regular) {
+            write_uncached(file.as_fd(), &mut slices, drops, watch.as_ref())?;
         }
         write_all(file.as_fd(), slices, watch.as_ref(), owner.as_ref())
     }

@@ -6,12 +6,13 @@ use std::os::fd::BorrowedFd;
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use super::CacheDrops;
-use crate::output::IOV_MAX;
-use crate::watch::Busy;
+use crate::output::{IOV_MAX, with_first};
+use crate::watch::{CLOSELY_WATCHED_FILE, WriteWatch};
 
 /// The least length, in bytes, of a write that leaves nothing in the page cache. A shorter one costs more
 /// CPU time than it saves, as measured in docs/src/notebook/engine.md.
 pub(crate) const MIN_UNCACHED: usize = 512 << 10;
+const _: () = assert!(MIN_UNCACHED <= CLOSELY_WATCHED_FILE, "slow files leave the cache, too");
 
 /// `RWF_DONTCACHE` of pwritev2(2), since Linux 6.14: the pages leave the cache once they are on the disk.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
@@ -25,10 +26,12 @@ pub(super) fn write_uncached(
     file: BorrowedFd<'_>,
     slices: &mut &mut [IoSlice<'_>],
     drops: &mut CacheDrops,
-    busy: Option<&Busy<'_>>,
+    watch: Option<&WriteWatch>,
 ) -> io::Result<()> {
+    let busy = watch.map(|watch| watch.begin(None));
+    let limit = watch.map_or(usize::MAX, |watch| watch.largest_write(true));
     while drops.refusals == 0 && length(slices) >= MIN_UNCACHED {
-        match pwritev2(file, slices, END, DONTCACHE) {
+        match with_first(slices, limit, |first| pwritev2(file, first, END, DONTCACHE)) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(written) => {
                 IoSlice::advance_slices(slices, written);
@@ -106,5 +109,18 @@ mod tests {
             assert_eq!((slices.len(), drops), (1, CacheDrops { bytes: 0, refusals: 1 }), "{before:?}");
         }
         assert_eq!(file.metadata().unwrap().len(), 0, "the bytes are left to an ordinary write");
+    }
+
+    #[test]
+    fn a_file_that_is_watched_closely_leaves_the_cache_in_pieces() {
+        let (file, watch) = (tempfile::tempfile().unwrap(), WriteWatch::default());
+        watch.watch_closely();
+        let bytes = vec![b'x'; 3 * MIN_UNCACHED];
+        let (mut own, mut drops) = ([IoSlice::new(&bytes)], CacheDrops::default());
+        let mut slices = &mut own[..];
+        write_uncached(file.as_fd(), &mut slices, &mut drops, Some(&watch)).unwrap();
+        let found = (drops.bytes, watch.progress().steps);
+        // Three parts, and the end of the write.
+        assert_eq!(found, if drops.refusals == 0 { (3 * MIN_UNCACHED as u64, 4) } else { (0, 1) });
     }
 }
