@@ -542,13 +542,16 @@ fn ranks_of_another_launcher_are_not_alone() {
 }
 
 /// A program that spawns itself twice, as two programs of one job. `$1` is the file, and `$2` what a
-/// rank does after that.
+/// rank does after that: with `until_started` it waits until the job uses MPI, if that was spawned.
 pub const SPAWNER: &str = r#"
 block() { printf "mcmd=spawn\nnprocs=$1\nexecname=%s\ntotspawns=2\nspawnssofar=$1\nargcnt=1\narg1=$1=a b
 preput_num=1\npreput_key_0=PARENT\npreput_val_0=of 0\ninfo_num=1\ninfo_key_0=wdir\ninfo_val_0=/\n${3}endcmd\n" "$2"; }
+until_started() { while [[ $reply = *rc=0 ]]; do ask "cmd=lookup_name service=started"
+    [[ $reply != *rc=0* ]] || break; reply=rc=0; sleep 0.02; done; }
 init
 if [ -n "$PMI_SPAWNED" ]; then
-    space; ask "cmd=get kvsname=$name key=PARENT"; value=$reply; barrier; sleep 1
+    space; ask "cmd=get kvsname=$name key=PARENT"; value=$reply; barrier
+    [ $PMI_RANK != 0 ] || ask "cmd=publish_name service=started port=x"; sleep 1
     echo "$IOF_NSPACE $PMI_RANK of $PMI_SIZE: $1 in $PWD, $value${NODE:+ on $NODE}"
 else
     { block 1 "$1" "$3"; block 2 "$1"; } >&$PMI_FD; read -r -u $PMI_FD reply; echo "$reply"; $2
@@ -569,7 +572,7 @@ fn run_spawner(options: &[&str], program: &str, after: &str, further: &str) -> D
 
 #[test]
 fn a_job_that_a_rank_has_spawned_finds_its_values_and_survives_a_parent_that_succeeds() {
-    let done = run_spawner(&[], "", "", "");
+    let done = run_spawner(&[], "", "until_started", "");
     let line = |rank, arg| format!("demo-2 {rank} of 3: {arg}=a b in /, cmd=get_result rc=0 value=of 0");
     let mut expected = vec!["cmd=spawn_result info=ok rc=0".to_owned()];
     expected.extend([line(0, 1), line(1, 2), line(2, 2)]);

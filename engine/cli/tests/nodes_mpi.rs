@@ -194,7 +194,7 @@ fn spawn_with(more: &[&str], hosts: &str, [program, after]: [&str; 2], rsh: &str
 
 #[test]
 fn a_job_that_a_rank_spawns_is_started_on_the_nodes_of_the_rank() {
-    let (_site, run) = spawn("a:2,b:2", "", "", "");
+    let (_site, run) = spawn("a:2,b:2", "", "until_started", "");
     let done = run.finish();
     let line = |host, rank, arg| {
         format!("demo-2 {rank} of 3: {arg}=a b in /, cmd=get_result rc=0 value=of 0 on {host}")
@@ -213,7 +213,7 @@ fn a_spawned_job_listens_at_the_next_port_while_its_parent_has_that_of_the_carri
     bind(bound.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
     let port = getsockname::<SockaddrIn>(bound.as_raw_fd()).unwrap().port();
     let carrier = ["--carrier", &format!("tcp:127.0.0.1:{port}"), "--reattach", "20"];
-    let (_site, run) = spawn_with(&carrier, "a:2,b:2", [""; 2], "");
+    let (_site, run) = spawn_with(&carrier, "a:2,b:2", ["", "until_started"], "");
     let done = run.finish();
     assert_eq!((lines(&done).len(), done.code), (4, 0), "{done:?}");
 }
@@ -223,7 +223,7 @@ fn nodes_write_the_files_of_a_job_that_a_rank_spawns_and_one_that_fails_ends_the
     let site = Site::new();
     let run = |name: &str| {
         let output = format!("file={}/{name}:pattern:node", site.path().display());
-        spawn_with(&["--output", &output], "a:2,b:2", [""; 2], "").1.finish()
+        spawn_with(&["--output", &output], "a:2,b:2", ["", "until_started"], "").1.finish()
     };
     let read = |job, rank| fs::read_to_string(site.path().join(format!("{job}.{rank}.stdout"))).unwrap();
     let done = run("%j.%R.%c");

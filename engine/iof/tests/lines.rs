@@ -97,7 +97,7 @@ fn lines_have_the_start_and_the_end_of_each_rank_once() {
 
 #[test]
 fn a_launcher_passes_each_line_to_a_callback_and_returns_the_status() {
-    let ranks = App::new("sh", ["-c", "echo out; echo err >&2; exit $IOF_RANK"]).ranks(3);
+    let ranks = App::new("sh", ["-c", "echo out; echo err >&2; exit $((IOF_RANK > 0))"]).ranks(3);
     let launcher = Launcher::new("called".parse().unwrap()).app(ranks);
     let mut found = Vec::new();
     let mut call = |line: Line| found.push((line.source.rank.0, line.channel, line.bytes));
