@@ -139,12 +139,12 @@ const COUNT: &str = "seq -f \"$IOF_RANK %013.0f\"";
 #[ignore = "starts servers"]
 fn all_bytes_of_two_nodes_arrive_over_ssh_also_through_a_short_cut() {
     let Some(rig) = Rig::start("ssh") else { return };
-    for carrier in CARRIERS {
+    for (number, carrier) in CARRIERS.into_iter().enumerate() {
         let lines = 300_000;
         let script = format!("{COUNT} {lines}; [ $IOF_RANK != 3 ] || exit 7");
         // A cut in the middle of a line ends the wait for the rest of the line, so each rank has a
         // file.
-        let file = |rank: &str| format!("{}/out.{rank}", rig.site.path().display());
+        let file = |rank: &str| format!("{}/out{number}.{rank}", rig.site.path().display());
         let options = ["--hosts", "a:2,b:2", "-n", "4", "--map-by", "node", "-o", &file("%t")];
         let run = rig.run_by_ssh(PATIENCE, &[carrier, &options].concat(), &script);
         let length = |rank| fs::metadata(file(rank)).map_or(0, |data| data.len());
@@ -235,7 +235,7 @@ fn with_reattach_a_long_cut_of_ssh_loses_nothing_and_a_node_goes_on_over_a_new_c
     let Some(rig) = Rig::start("ssh") else { return };
     for carrier in CARRIERS {
         let file = |name: &str| format!("{}/{name}", rig.site.path().display());
-        ["stop", "signalled"].iter().for_each(|name| drop(fs::remove_file(file(name))));
+        ["stop", "signalled", "out.0", "out.1"].iter().for_each(|name| drop(fs::remove_file(file(name))));
         let script = format!(
             "trap 'echo $IOF_RANK 2 >> {0}' USR1; i=0; while [ ! -e {1} ]; do i=$((i+1)); echo $IOF_RANK $i; done; \
              [ $IOF_RANK = 0 ] || exit 7",
