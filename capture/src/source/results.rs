@@ -142,8 +142,8 @@ fn is_transient(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// Returns whether a read or a poll failed because there is no memory, for its bytes at the destination
-/// or in the kernel.
+/// Returns whether a read or a poll failed for want of memory, at the destination of its bytes or in the
+/// kernel.
 fn lacks_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }

@@ -38,7 +38,7 @@ pub struct Fold {
     /// equal lines that are read within 0.25 s.
     pub whole: bool,
     /// Called on the printer's thread with the largest number of bytes that it holds, 64 MiB, when it holds more. They
-    /// are then written without waiting for further ranks, and streams are no longer held until their ends.
+    /// are then written without waiting for further ranks, and streams need not reach their ends first.
     pub on_full: fn(usize),
 }
 

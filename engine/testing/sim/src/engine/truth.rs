@@ -69,7 +69,7 @@ impl StreamRecord {
 pub struct RunRecord {
     /// Its number.
     pub run: u64,
-    /// Set if it is no longer in the engine's tables.
+    /// Set once it has left the engine's tables.
     pub removed: bool,
 }
 
