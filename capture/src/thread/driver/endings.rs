@@ -19,18 +19,24 @@ impl<B: Backend> Driver<B> {
     /// Ends a source that has nothing in flight.
     pub(super) fn end(&mut self, index: usize, end: End) {
         let Some(source) = self.sources.table.source_mut(index) else { return };
-        let end = match end {
+        // The bytes that a pipe which was not read to its end still has; `None` if a read would block. At the
+        // end of file a pipe is readable without having bytes.
+        let is_whole = matches!(end, End::EndOfFile);
+        let pipe = source.pipe().filter(|pipe| !is_whole && is_readable(pipe));
+        let unread = pipe.map(ioctl::unread);
+        let end = match (end, &unread) {
             // The source was closed, but its pipe had no more bytes and no writer.
-            End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
-            end => end,
+            (End::Closed, Some(Ok(0))) => End::EndOfFile,
+            (end, _) => end,
         };
+        let unread = unread.and_then(Result::ok).unwrap_or(0);
         let missing = match &end {
             End::EndOfFile => None,
             End::Closed if !source.is_closing() => None,
             // More may follow: deliveries, or bytes of a pipe whose own thread may be stuck in it.
             End::Closed if source.has_queue() => Some(0),
-            End::Closed => source.pipe().map(unread).filter(|unread| *unread > 0),
-            End::Error(_) => Some(source.pipe().map_or(0, unread)),
+            End::Closed => Some(unread).filter(|unread| *unread > 0),
+            End::Error(_) => Some(unread),
         };
         if let Some(missing) = missing {
             source.break_off(missing);
@@ -94,12 +100,6 @@ impl<B: Backend> Driver<B> {
         let step = source.measured(unread);
         self.advance(index, step);
     }
-}
-
-/// Returns whether a read from `pipe` would return the end of file.
-fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
-    // At the end of file a pipe is readable without having bytes.
-    is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
 }
 
 /// Returns the number of bytes that can be read from `pipe`, or of some of them. A file without
