@@ -213,11 +213,15 @@ fn a_job_that_gdb_has_started_with_a_stripped_program_stops_at_the_breakpoint_wi
         return println!("skipped: strip is not installed");
     }
     let (iof, directory) = (stripped.to_str().unwrap(), site.path().to_str().unwrap());
-    let run = ["--args", iof, "run", "--rendezvous-dir", directory, "-n", "3", "sh", "-c", "echo $$"];
+    // To a file: gdb and the job write to the same stdout, and gdb writes its lines in pieces.
+    let file = site.path().join("pids");
+    let script = format!("echo $$ >> {}", file.display());
+    let run = ["--args", iof, "run", "--rendezvous-dir", directory, "-n", "3", "sh", "-c", &script];
     let Some(done) = gdb(&commands, &run) else { return };
     assert!(done.text().contains(" hit Breakpoint 1, "), "{done:?}");
     let mut known = printed(&done, 3, find("sh").unwrap().to_str().unwrap());
-    let mut written: Vec<i32> = done.text().lines().filter_map(|line| line.trim().parse().ok()).collect();
+    let mut written: Vec<i32> =
+        fs::read_to_string(file).unwrap().lines().map(|line| line.parse().unwrap()).collect();
     known.sort_unstable();
     written.sort_unstable();
     assert_eq!((known.len(), known), (3, written), "{done:?}");

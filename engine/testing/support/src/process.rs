@@ -1,11 +1,11 @@
 //! Processes that never outlive their test.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -27,12 +27,19 @@ pub struct Process {
 const MARK: &str = "IOF_TEST_STARTED_BY";
 
 /// The exit code and the output of a process.
-#[derive(Debug)]
 pub struct Done {
     /// As a shell shows it: 128 + n for a process that signal n killed.
     pub code: i32,
     pub stdout: Vec<u8>,
     pub stderr: String,
+}
+
+/// Shows stdout as text, so that a failed test can be read.
+impl fmt::Debug for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stdout = String::from_utf8_lossy(&self.stdout);
+        write!(f, "exit code {}, stdout {stdout:?}, stderr {:?}", self.code, self.stderr)
+    }
 }
 
 impl Done {
