@@ -7,17 +7,7 @@ use std::process::Command;
 fn what_is_built_by_default_does_not_depend_on_tokio_or_axum() {
     let tree = |options: &[&str]| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "tree",
-            "--offline",
-            "--locked",
-            "-e",
-            "normal,build",
-            "--prefix",
-            "none",
-            "-f",
-            "{lib}",
-        ]);
+        cargo.args(["tree", "--locked", "-e", "normal,build", "--prefix", "none", "-f", "{lib}"]);
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         let done = cargo.args(options).current_dir(root).output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
