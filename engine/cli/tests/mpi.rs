@@ -664,6 +664,31 @@ arg2=: < {gate}\nendcmd\n" >&$PMI_FD; read -r -u $PMI_FD reply; [[ $reply = *rc=
 }
 
 #[test]
+fn jobs_that_start_one_another_are_limited_as_those_of_one_job() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!(
+        r#"#!/bin/bash
+        {CLIENT}init
+        printf "mcmd=spawn\nnprocs=1\nexecname=$0\ntotspawns=1\nspawnssofar=1\nargcnt=0\nendcmd\n" >&$PMI_FD
+        read -r -u $PMI_FD reply; [[ $reply = *rc=0 ]] || echo "$reply"; : < {gate}; finalize"#,
+        gate = gate.path()
+    );
+    let own = site.install_script(&script, "chain");
+    let mut run = site.run(&["--mpi", "pmi1"], [own.to_str().unwrap()]);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(run.stdout());
+    stdout.read_line(&mut line).unwrap();
+    assert!(
+        line.contains("has_128_of_at_most_128_jobs") && line.contains("MAX_SPAWNED_JOBS_PER_JOB"),
+        "{line}"
+    );
+    let jobs = site.procs().unwrap().len();
+    gate.open();
+    assert_eq!((jobs, run.wait()), (129, 0));
+}
+
+#[test]
 fn ranks_that_publish_without_end_are_refused_and_keep_their_values() {
     const RANKS: usize = 16;
     let script = r#"init; ask "cmd=publish_name service=own-$PMI_RANK port=of $PMI_RANK"; barrier

@@ -132,7 +132,8 @@ quotas! {
     OwedBytes: "bytes of requests that the host has not answered", ", including those of tools that have disconnected",
         ERR_RESOURCE_BUSY, "try again"
         [MAX_OWED_BYTES_PER_USER = 16 << 20, User]
-    SpawnedJobs: "jobs that clients have started or want to start", "; an ended job counts while its spawner is connected",
+    SpawnedJobs: "jobs that clients have started or want to start", "; an ended job counts while its spawner is connected, and \
+        what a job that a rank has started starts in turn counts for the job of that rank",
         ERR_OUT_OF_RESOURCE, "end one first"
         [MAX_SPAWNED_JOBS_PER_JOB = 128, Job; MAX_SPAWNED_JOBS = 256, Engine]
     SpawnedRanks: "ranks of jobs that clients have started or want to start", "", ERR_OUT_OF_RESOURCE, "start fewer"

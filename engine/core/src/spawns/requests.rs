@@ -53,13 +53,15 @@ impl Core {
         spec.kill_wait = kill_wait.unwrap_or(spec.kill_wait);
         let parent = parent.zip(spec.parent.as_ref());
         let parent = parent.map(|(job, proc)| JobId { nspace: proc.nspace.clone(), run: job.run() });
-        let payer = requester.client.payer();
+        let client = requester.client.payer();
+        let origin = requester.client.job_and_rank().and_then(|(job, _)| self.spawns.payer(&job));
         let job = SpawnedJob {
             nspace: spec.nspace.clone(),
             // Those that are requested, whatever the host grants.
-            charge: self
-                .quotas
-                .charge(payer, [(Quota::SpawnedJobs, 1), (Quota::SpawnedRanks, spec.nprocs())])?,
+            charge: self.quotas.charge(
+                origin.unwrap_or(client),
+                [(Quota::SpawnedJobs, 1), (Quota::SpawnedRanks, spec.nprocs())],
+            )?,
             kept: None,
             process: *process,
             spawner: requester.tool(),
@@ -75,7 +77,7 @@ impl Core {
         };
         let id = self.spawns.add(job);
         // Whatever its size, it counts as a message of the largest size.
-        self.owe(Call::Spawn(id), payer, MAX_MESSAGE).inspect_err(|_| _ = self.forget_spawned(id))?;
+        self.owe(Call::Spawn(id), client, MAX_MESSAGE).inspect_err(|_| _ = self.forget_spawned(id))?;
         let asked = SpawnRequest { spec, tool, parent: parent.map(|job| job.nspace), detached };
         self.effects.upcalls.push(Upcall::Spawn { id, request: Box::new(asked) });
         Ok(id)
@@ -99,8 +101,12 @@ impl Core {
         if !rename {
             return failure(Status::ERR_EXISTS, format!("job {base} already exists: choose another name"));
         }
+        // The number of a spawned job is replaced: names in a chain of jobs do not grow.
+        let stem = base.as_str().trim_end_matches(|end: char| end.is_ascii_digit()).strip_suffix('-');
+        let stem = stem.filter(|stem| !stem.is_empty() && self.spawns.contains(&base));
+        let stem = stem.unwrap_or(base.as_str());
         loop {
-            let Ok(name) = Nspace::new(format!("{base}-{}", self.spawns.next_number())) else {
+            let Ok(name) = Nspace::new(format!("{stem}-{}", self.spawns.next_number())) else {
                 let reason = format!("name {base} is taken and too long for a number");
                 return failure(Status::ERR_BAD_PARAM, reason);
             };

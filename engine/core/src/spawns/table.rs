@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use iof_proto::Nspace;
 use iof_proto::limits::MAX_GONE_NAMES;
 
-use crate::clients::client::{ClientProcess, Requester};
+use crate::clients::client::{ClientId, ClientProcess, Payer, Requester};
 use crate::clients::quotas::Charge;
 use crate::count::Count;
 use crate::ids::{JobId, PeerId, SpawnId};
@@ -94,6 +94,11 @@ impl Spawns {
         self.jobs.values().any(|job| job.nspace == *nspace && job.id().is_none())
     }
 
+    /// Returns whether a job of this name was requested and is not forgotten.
+    pub(crate) fn contains(&self, nspace: &Nspace) -> bool {
+        self.jobs.values().any(|job| job.nspace == *nspace)
+    }
+
     /// Returns the number for the end of a name, which no other name has: hosts, files and libraries tell jobs apart
     /// by their names.
     pub(crate) fn next_number(&mut self) -> u64 {
@@ -105,6 +110,16 @@ impl Spawns {
     pub(crate) fn is_of_process(&self, run: u64, process: ClientProcess) -> bool {
         let is_run = |job: &SpawnedJob| job.phase == StartPhase::Started { run };
         self.jobs.values().any(|job| is_run(job) && job.process.is_process(process))
+    }
+
+    /// Returns the client that is charged for what a rank of this job starts, if a rank has started it:
+    /// a chain of jobs that start one another counts for the first.
+    pub(crate) fn payer(&self, job: &JobId) -> Option<Payer> {
+        // A rank may ask before the last rank of its job is started.
+        let is_job =
+            |spawned: &&SpawnedJob| spawned.nspace == job.nspace && spawned.id().is_none_or(|id| id == *job);
+        let spawned = self.jobs.values().find(is_job)?;
+        Some(spawned.charge.payer).filter(|payer| matches!(payer.id, ClientId::Rank(..)))
     }
 
     pub(crate) fn add(&mut self, job: SpawnedJob) -> SpawnId {
