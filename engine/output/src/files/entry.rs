@@ -16,7 +16,7 @@ use nix::sys::statfs::{
 };
 
 use super::new::NewFiles;
-use super::uncached::write_uncached;
+use super::uncached::{drop_written, length, write_uncached};
 use super::{CacheDrops, Rotation, make_directory};
 use crate::format::style::OpenLine;
 use crate::output::{Audience, write_all, write_ready};
@@ -63,6 +63,8 @@ pub(super) struct FileEntry {
     pub may_hang: bool,
     /// The effect of [`Files::drops_cache`](super::Files::drops_cache), if that is set.
     pub drops: Option<CacheDrops>,
+    /// The number of bytes in short writes since [`drop_written`] had an effect.
+    pub cached: usize,
     pub line: OpenLine,
     /// The event of the pool, if a thread of it has the file or has had it.
     pub owner: Option<Weak<EventFd>>,
@@ -92,6 +94,7 @@ impl FileEntry {
             audience: None,
             may_hang: false,
             drops: None,
+            cached: 0,
             line: None,
             owner: None,
             queued: None,
@@ -113,7 +116,8 @@ impl FileEntry {
             None => Arc::new(self.open()?),
         };
         if !self.begun {
-            if !append && !self.is_open_elsewhere && self.is_regular {
+            // ext4 writes a file that was truncated to the disk when it is closed, also one that was empty.
+            if !append && !self.is_open_elsewhere && self.is_regular && file.metadata()?.len() > 0 {
                 file.set_len(0)?;
             }
             self.begun = true;
@@ -221,11 +225,16 @@ impl FileEntry {
     pub fn write(&mut self, append: bool, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let (watch, owner) = (self.watch.clone(), self.owner.clone());
         self.file(append)?;
-        let FileEntry { file: Some(file), is_regular, drops, .. } = self else { return Ok(()) };
+        let FileEntry { file: Some(file), is_regular, drops, cached, .. } = self else { return Ok(()) };
         if let Some(drops) = drops.as_mut().filter(|_| *is_regular) {
             write_uncached(file.as_fd(), &mut slices, drops, watch.as_ref())?;
+            if drops.refusals == 0 {
+                *cached = cached.saturating_add(length(slices));
+            }
         }
-        write_all(file.as_fd(), slices, watch.as_ref(), owner.as_ref())
+        write_all(file.as_fd(), slices, watch.as_ref(), owner.as_ref())?;
+        drop_written(file.as_fd(), cached);
+        Ok(())
     }
 
     /// Writes `slices`, after which the file is in the middle of `line`. Opens it if necessary.

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::BorrowedFd;
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use super::CacheDrops;
@@ -13,6 +14,9 @@ use crate::watch::{CLOSELY_WATCHED_FILE, WriteWatch};
 /// CPU time than it saves, as measured in docs/src/notebook/engine.md.
 pub(crate) const MIN_UNCACHED: usize = 512 << 10;
 const _: () = assert!(MIN_UNCACHED <= CLOSELY_WATCHED_FILE, "slow files leave the cache, too");
+
+/// The number of bytes in shorter writes after which those that are on the disk leave the cache.
+const CACHED_WRITES: usize = 1 << 20;
 
 /// `RWF_DONTCACHE` of pwritev2(2), since Linux 6.14: the pages leave the cache once they are on the disk.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
@@ -47,8 +51,17 @@ pub(super) fn write_uncached(
     Ok(())
 }
 
+/// Removes from the page cache what is on the disk of a file, and has the kernel write the rest, once
+/// `cached` bytes are many. This is advice, so an error has no effect.
+pub(super) fn drop_written(file: BorrowedFd<'_>, cached: &mut usize) {
+    if *cached >= CACHED_WRITES {
+        *cached = 0;
+        _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    }
+}
+
 /// Returns the number of bytes that one call writes.
-fn length(slices: &[IoSlice<'_>]) -> usize {
+pub(super) fn length(slices: &[IoSlice<'_>]) -> usize {
     slices.iter().take(IOV_MAX).fold(0usize, |sum, slice| sum.saturating_add(slice.len()))
 }
 
@@ -56,10 +69,13 @@ fn length(slices: &[IoSlice<'_>]) -> usize {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::fs::{self, File};
+    use std::io::{IoSliceMut, Write};
     use std::os::fd::AsFd;
 
     use iof_proto::Channel;
     use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+    use rustix::io::preadv2;
 
     use super::*;
     use crate::files::tests::{files, source};
@@ -109,6 +125,26 @@ mod tests {
             assert_eq!((slices.len(), drops), (1, CacheDrops { bytes: 0, refusals: 1 }), "{before:?}");
         }
         assert_eq!(file.metadata().unwrap().len(), 0, "the bytes are left to an ordinary write");
+    }
+
+    #[test]
+    fn short_writes_leave_the_cache_once_they_are_many_and_on_the_disk() {
+        let mut file = tempfile::tempfile().unwrap();
+        if fstatfs(&file).unwrap().filesystem_type() == TMPFS_MAGIC {
+            return println!("skipped: files are in memory here");
+        }
+        file.write_all(&vec![b'x'; CACHED_WRITES]).unwrap();
+        file.sync_all().unwrap();
+        let is_cached = || {
+            let mut bytes = [0; 4096];
+            preadv2(&file, &mut [IoSliceMut::new(&mut bytes)], 0, ReadWriteFlags::NOWAIT).is_ok()
+        };
+        let mut few = CACHED_WRITES - 1;
+        drop_written(file.as_fd(), &mut few);
+        assert!(is_cached() && few == CACHED_WRITES - 1);
+        let mut many = CACHED_WRITES;
+        drop_written(file.as_fd(), &mut many);
+        assert!(!is_cached() && many == 0);
     }
 
     #[test]
