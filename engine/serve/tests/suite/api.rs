@@ -216,6 +216,20 @@ fn stdin_and_signals_need_to_be_allowed() {
 }
 
 #[test]
+fn a_push_of_which_a_rank_takes_a_part_fails_with_its_report() {
+    let site = Site::new(&["--allow", "stdin"]);
+    let mut job = spec([shell("head -c 1; exec <&-; exec sleep 1000")]);
+    job.stdin = [(iof_proto::Rank(0), iof_engine::Stdin::Pipe)].into();
+    site.spawn(&job);
+    let bytes = vec![b'x'; 1 << 20];
+    let pushed = site.server.request("POST /jobs/job/stdin?ranks=0&complete=true", &[], &bytes);
+    assert_eq!(pushed.status, 409);
+    let (report, error) = (pushed.json(), "some ranks did not get all bytes");
+    assert_eq!((&report["complete"], &report["error"]), (&json!(0), &json!(error)), "{report}");
+    assert_eq!(report["partial"].as_array().map(Vec::len), Some(1), "{report}");
+}
+
+#[test]
 fn only_the_chosen_jobs_are_served_and_those_of_the_system_only_if_asked_for() {
     let site = Site::new(&["other-*"]);
     start_named(&site, &site.engine, "job");
