@@ -11,7 +11,7 @@ use iof_shm_ring::{CreateError, InputState};
 use crate::Core;
 use crate::clients::client::{ClientProcess, Requester};
 use crate::effects::{Command, HandleOp};
-use crate::ids::{JobId, PageId, StreamName};
+use crate::ids::{JobId, PageId};
 use crate::jobs::early_end::{EarlyEndPolicy, EndCause};
 use crate::jobs::job::{
     JobState, Launching, Place, RankState, Receivers, RemoteRanks, SignalReach, StdinAccess,
@@ -132,9 +132,8 @@ impl Core {
 
     /// Records the pid of a rank that is being started, and when it began.
     pub fn note_pid(&mut self, nspace: &Nspace, rank: Rank, pid: u32, began: SystemTime) {
-        if let Some(job) = self.jobs.get_mut(nspace) {
-            job.note_pid(rank, pid, began);
-        }
+        let Some(job) = self.jobs.get_mut(nspace) else { absent!("job", return) };
+        job.note_pid(rank, pid, began);
     }
 
     /// Reserves the slots of the embedder's own gating readers for the streams of a local rank that
@@ -143,7 +142,7 @@ impl Core {
     /// # Errors
     /// Too little memory or too few slots are left.
     pub fn reserve_readers_of(&mut self, nspace: &Nspace, rank: Rank) -> Result<(), CreateError> {
-        let Some(job) = self.jobs.get(nspace) else { return Ok(()) };
+        let Some(job) = self.jobs.get(nspace) else { absent!("job", return Ok(())) };
         let new = |channel| StreamState::of_job(job, Proc::new(nspace.clone(), rank), channel, false);
         Channel::OUTPUTS.map(new).iter().try_for_each(|new| self.reserve_readers(new).map(drop))
     }
@@ -165,19 +164,10 @@ impl Core {
         }
         let source = Proc::new(nspace.clone(), rank);
         // `begin_job` has added the job and noted this rank.
-        let job = self.jobs.get_mut(nspace);
-        let (new, launching) = match job {
-            Some(job) => {
-                let new = |channel| StreamState::of_job(job, source.clone(), channel, false);
-                (Channel::OUTPUTS.map(new), job.take_launching(rank))
-            }
-            None => {
-                let name = |channel| StreamName { source: source.clone(), channel, logged: false, run: 0 };
-                let options = self.settings.options;
-                (Channel::OUTPUTS.map(|channel| StreamState::new(name(channel), options, None)), None)
-            }
-        };
-        let streams = new.map(|stream| {
+        let Some(job) = self.jobs.get_mut(nspace) else { absent!("job", return Err(Stopped)) };
+        let launching = job.take_launching(rank);
+        let new = |channel| StreamState::of_job(job, source.clone(), channel, false);
+        let streams = Channel::OUTPUTS.map(new).map(|stream| {
             let id = self.streams.next_id();
             (id, self.add_stream(id, stream))
         });
@@ -423,9 +413,8 @@ impl Core {
             .create_delivered_stream(id, config, &format!("{from} {channel}"))
             .inspect_err(|_| self.cancel_reservations(&from.nspace, &reserved))?;
         self.open_stream(id, new, offset);
-        if let Some(job) = self.jobs.get_mut(&from.nspace) {
-            job.add_delivered(from.rank, channel, id);
-        }
+        let Some(job) = self.jobs.get_mut(&from.nspace) else { absent!("job", return Ok(id)) };
+        job.add_delivered(from.rank, channel, id);
         Ok(id)
     }
 }

@@ -30,7 +30,11 @@ impl Default for QuotaLimits {
 impl QuotaLimits {
     /// Returns a limit.
     pub fn get(&self, quota: Quota, scope: QuotaScope) -> u64 {
-        self.0.get(quota as usize).and_then(|limits| limits.get(scope as usize)).copied().unwrap_or(u64::MAX)
+        self.0
+            .get(quota as usize)
+            .and_then(|limits| limits.get(scope as usize))
+            .copied()
+            .unwrap_or_else(|| absent!("limit", u64::MAX))
     }
 
     /// Sets a limit.

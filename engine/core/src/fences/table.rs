@@ -96,7 +96,7 @@ impl Fences {
         entry: NodeEntry,
         with_context: bool,
     ) -> Option<Fence> {
-        let fence = self.open.get_mut(key)?;
+        let fence = self.open.get_mut(key).or_else(|| absent!("fence", None))?;
         fence.with_context |= with_context;
         fence.awaited.remove(&node);
         fence.entries.insert(node, entry);

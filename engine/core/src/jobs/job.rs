@@ -224,9 +224,8 @@ impl JobState {
 impl JobState {
     /// Notes the pid of a rank that is being started, and when it began.
     pub(crate) fn note_pid(&mut self, rank: Rank, pid: u32, began: SystemTime) {
-        if let Some(launching) = self.launching.get_mut(&rank) {
-            (launching.pid, launching.began) = (pid, Some(began));
-        }
+        let Some(launching) = self.launching.get_mut(&rank) else { absent!("rank", return) };
+        (launching.pid, launching.began) = (pid, Some(began));
     }
 
     /// Removes and returns a rank that is being started, because it is about to be added.
@@ -310,11 +309,9 @@ impl JobState {
     pub(crate) fn stream_completed(&mut self, rank: Rank, channel: Channel, closed: bool) -> bool {
         self.open_streams.lower(1);
         let was_cut_off = self.cut_off.iter().any(|(other, _)| *other == rank);
-        let mut ends_with_rank = false;
-        if let Some(state) = self.ranks.get_mut(&rank) {
-            ends_with_rank = state.left_open().next().is_some() && !was_cut_off;
-            state.completed(channel);
-        }
+        let Some(state) = self.ranks.get_mut(&rank) else { absent!("rank", return false) };
+        let ends_with_rank = state.left_open().next().is_some() && !was_cut_off;
+        state.completed(channel);
         let is_cut_off = closed && !ends_with_rank;
         self.cut_off.extend(is_cut_off.then_some((rank, channel)));
         is_cut_off

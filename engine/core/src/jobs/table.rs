@@ -114,9 +114,8 @@ impl Jobs {
         self.processes.extend(rank.process().map(|process| (process, proc.clone())));
         let target = rank.target().filter(|_| rank.stdin_unavailable(true).is_none());
         self.stdins.extend(target.map(|target| (target, proc.clone())));
-        if let Some(job) = self.by_name.get_mut(&proc.nspace) {
-            job.add_rank(proc.rank, rank);
-        }
+        let Some(job) = self.by_name.get_mut(&proc.nspace) else { absent!("job", return) };
+        job.add_rank(proc.rank, rank);
     }
 
     /// Removes and returns the local ranks of a job that failed to start, with all that they left
@@ -134,7 +133,7 @@ impl Jobs {
     /// Returns the job and the rank of a process that has not exited.
     pub(crate) fn rank_of(&self, process: ProcessId) -> Option<(JobId, Rank)> {
         let Proc { nspace, rank } = self.processes.get(&process)?;
-        let run = self.get(nspace)?.run();
+        let run = self.get(nspace).or_else(|| absent!("job", None))?.run();
         Some((JobId { nspace: nspace.clone(), run }, *rank))
     }
 

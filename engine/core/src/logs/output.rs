@@ -126,10 +126,9 @@ impl Core {
             .create_log_stream(id, config, &label)
             .inspect_err(|_| self.cancel_reservations(&target.nspace, &reserved))?;
         self.open_stream(id, new, 0);
-        if let Some(job) = self.jobs.get_mut(&target.nspace) {
-            job.add_logged(target.rank, channel, id);
-            self.jobs.note_logged(&target.nspace);
-        }
+        let Some(job) = self.jobs.get_mut(&target.nspace) else { absent!("job", return Ok(id)) };
+        job.add_logged(target.rank, channel, id);
+        self.jobs.note_logged(&target.nspace);
         Ok(id)
     }
 
@@ -141,8 +140,7 @@ impl Core {
     /// Records that the logged stream `stream` of `nspace` is complete.
     pub(crate) fn logged_all(&mut self, stream: SourceId, nspace: &Nspace) {
         self.streams.close_delivery(stream);
-        if let Some(job) = self.jobs.get_mut(nspace) {
-            job.log_completed();
-        }
+        let Some(job) = self.jobs.get_mut(nspace) else { absent!("job", return) };
+        job.log_completed();
     }
 }

@@ -122,8 +122,8 @@ impl Core {
 
     /// Begins a step. Returns its result if that is known at once.
     fn log_step(&mut self, step: LogStep) -> Option<Result<(), Failure>> {
-        let ongoing = self.logs.get(step.log)?;
-        let (entry, payer) = (ongoing.entry(step)?, ongoing.charge.payer);
+        let ongoing = self.logs.get(step.log).or_else(|| absent!("log", None))?;
+        let (entry, payer) = (ongoing.entry(step).or_else(|| absent!("step", None))?, ongoing.charge.payer);
         let kind = ChannelKind::from_key(&entry.entry.channel);
         if let Err(failure) = entry.options.check_style(kind) {
             return Some(Err(failure));

@@ -95,6 +95,7 @@ impl Core {
         let unknown = || not_found("there is no group", slice::from_ref(&group.1));
         let charges = self.published.groups.get_mut(group).ok_or_else(unknown)?;
         let charge = charges.pop();
+        debug_assert!(charge.is_some(), "a group without members is kept");
         if charges.is_empty() {
             self.published.groups.remove(group);
         }

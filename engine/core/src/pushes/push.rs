@@ -12,6 +12,7 @@ use std::mem;
 
 use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
+use iof_shm_ring::Offset;
 
 use crate::clients::quotas::Charge;
 use crate::count::Count;
@@ -153,7 +154,7 @@ impl Push {
         if bytes == 0 && !last {
             return Err(DisconnectReason::Unexpected("an empty fill"));
         }
-        if bytes > self.capacity.saturating_sub(self.filled.saturating_sub(self.credited)) {
+        if bytes > self.capacity.since(self.filled.since(self.credited)) {
             return Err(DisconnectReason::Unexpected("more bytes to push than its credit allows"));
         }
         if self.has_end {
@@ -172,6 +173,7 @@ impl Push {
 
     /// Notes that all local targets have taken the bytes before `position`.
     pub(crate) fn free(&mut self, position: u64) {
+        debug_assert!(self.freed <= position, "{position} bytes are taken after {}", self.freed);
         self.freed = position;
     }
 

@@ -39,7 +39,7 @@ impl Core {
     }
 
     fn answer_push(&mut self, peer_id: PeerId, request: u32, result: Result<(PushId, PushGranted), Failure>) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
         match result {
             Ok((push, granted)) => {
                 let message = ToTool::PushBegun { request, result: Ok(granted) };
@@ -256,15 +256,14 @@ impl Core {
 
     /// Records that the local targets have taken all bytes before `position`.
     pub(crate) fn freed(&mut self, id: PushId, position: u64) {
-        if let Some(push) = self.pushes.get_mut(&id) {
-            push.free(position);
-        }
+        let Some(push) = self.pushes.get_mut(&id) else { absent!("push", return) };
+        push.free(position);
         self.continue_push(id);
     }
 
     /// Records that a local target has taken all bytes or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
-        let Some(push) = self.pushes.get_mut(&id) else { return };
+        let Some(push) = self.pushes.get_mut(&id) else { absent!("push", return) };
         let Some(proc) = push.local(target) else { absent!("target", return) };
         let end = match end {
             // The target was shut because the rank had exited.

@@ -172,7 +172,7 @@ impl Core {
     /// Notes that a tool has disconnected: output is no longer kept for it.
     pub(crate) fn spawner_left(&mut self, peer_id: PeerId) {
         for id in self.spawns.of_spawner(peer_id) {
-            let Some(job) = self.spawns.get_mut(id) else { continue };
+            let Some(job) = self.spawns.get_mut(id) else { absent!("job", continue) };
             job.spawner_left();
             match (job.phase, job.id()) {
                 (StartPhase::Requested, _) => _ = self.forget_spawned(id),

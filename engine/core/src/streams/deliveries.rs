@@ -13,15 +13,13 @@ impl Core {
     /// with the byte at `offset`.
     pub(crate) fn open_stream(&mut self, source: SourceId, new: StreamState, offset: u64) {
         let first = self.add_stream(source, new);
-        self.streams.open_delivery(source);
+        let delivery = self.streams.open_delivery(source);
         if offset == 0 {
             return self.effects.commands.push(Command::Open { source, stream: (), first: Some(first) });
         }
-        if let Some(delivery) = self.streams.delivery(source) {
-            delivery.advance(offset);
-            // An end is always queued.
-            let _ = delivery.queue(0, true, Box::new(|| {}));
-        }
+        delivery.advance(offset);
+        // An end is always queued.
+        let _ = delivery.queue(0, true, Box::new(|| {}));
         // What precedes it is a gap for readers that begin with the oldest byte.
         let skipped = SourceBytes { bytes: Vec::new(), lost: offset, ..SourceBytes::default() };
         self.effects.commands.extend([
@@ -52,9 +50,8 @@ impl Core {
     pub(crate) fn delivery_completed(&mut self, stream: SourceId, nspace: &Nspace) -> bool {
         let Some(delivery) = self.streams.delivery(stream) else { return false };
         delivery.complete = true;
-        if let Some(job) = self.jobs.get_mut(nspace) {
-            job.delivery_completed();
-        }
+        let Some(job) = self.jobs.get_mut(nspace) else { absent!("job", return true) };
+        job.delivery_completed();
         true
     }
 }

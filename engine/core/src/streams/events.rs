@@ -12,7 +12,6 @@ use crate::Core;
 use crate::effects::{Command, HandleOp};
 use crate::ids::{JobId, StreamName};
 use crate::jobs::exit::Exit;
-use crate::jobs::job::JobState;
 use crate::notice::Notice;
 
 impl Core {
@@ -72,6 +71,7 @@ impl Core {
             self.effects.notices.push(Notice::ExitUnknown { source: proc.clone(), error });
             Exit::Unknown
         });
+        let id = JobId { nspace: proc.nspace.clone(), run: job.run() };
         job.exited(proc.rank, (exit, used), now);
         self.effects.handles.push(HandleOp::HangUp(process));
         if let (Some(grace), Some(rank)) = (job.grace(), job.rank(proc.rank)) {
@@ -82,8 +82,6 @@ impl Core {
         self.announce_ranks(&proc.nspace);
         self.announce_end(&proc.nspace);
         self.shut_if_unread(&proc);
-        if let Some(run) = self.jobs.get(&proc.nspace).map(JobState::run) {
-            self.withdraw_published_by(&JobId { nspace: proc.nspace, run }, proc.rank);
-        }
+        self.withdraw_published_by(&id, proc.rank);
     }
 }

@@ -279,8 +279,8 @@ impl Core {
         let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", return) };
         stream.moved(generation);
         let waiting = |(peer_id, handler)| {
-            let peer = self.tools.get(&peer_id)?;
-            let id = peer.reader_of(source, handler)?;
+            let peer = self.tools.get(&peer_id).or_else(|| absent!("tool", None))?;
+            let id = peer.reader_of(source, handler).or_else(|| absent!("reader", None))?;
             peer.reading(id)?.waits().then_some((peer_id, id))
         };
         let waiting = stream.readers().filter_map(waiting).collect();
@@ -294,8 +294,8 @@ impl Core {
         let Some(stream) = self.streams.get(&source) else { return };
         let Some(Completion { generation, .. }) = stream.completion() else { absent!("completion", return) };
         let id = |(peer_id, handler)| {
-            let peer = self.tools.get(&peer_id)?;
-            Some((peer_id, peer.reader_of(source, handler)?))
+            let peer = self.tools.get(&peer_id).or_else(|| absent!("tool", None))?;
+            Some((peer_id, peer.reader_of(source, handler).or_else(|| absent!("reader", None))?))
         };
         let readers = stream.readers().filter_map(id).collect();
         self.move_left_behind(readers, generation);
@@ -428,9 +428,8 @@ impl Core {
         let Some(stream) = self.streams.get_mut(&source) else { absent!("stream", return) };
         let missing = stream.complete(completion);
         for (peer_id, handler) in &missing {
-            if let Some(peer) = self.tools.get_mut(peer_id) {
-                peer.add_missed(*handler, stream.name(), completion.produced);
-            }
+            let Some(peer) = self.tools.get_mut(peer_id) else { absent!("tool", continue) };
+            peer.add_missed(*handler, stream.name(), completion.produced);
         }
         missing.into_iter().for_each(|(peer_id, handler)| self.announce_if_complete(peer_id, handler));
     }

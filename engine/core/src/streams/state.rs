@@ -192,16 +192,15 @@ impl StreamState {
 
     /// Records a reader.
     pub(crate) fn add_reader(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
-        self.remove_reader(peer_id, handler);
         self.differing.raise(usize::from(self.differs(&options)));
-        self.readers.insert((peer_id, handler), options);
+        let known = self.readers.insert((peer_id, handler), options);
+        debug_assert!(known.is_none(), "a registration has two readers of {:?}", self.name);
     }
 
     /// Removes a reader.
     pub(crate) fn remove_reader(&mut self, peer_id: PeerId, handler: u32) {
-        if let Some(options) = self.readers.remove(&(peer_id, handler)) {
-            self.differing.lower(usize::from(self.differs(&options)));
-        }
+        let Some(options) = self.readers.remove(&(peer_id, handler)) else { absent!("reader", return) };
+        self.differing.lower(usize::from(self.differs(&options)));
     }
 
     /// Returns whether the backlog holder should read the stream, and then whether it may hold back

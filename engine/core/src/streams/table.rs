@@ -100,9 +100,9 @@ impl StreamTable {
         self.backlog_holder.take_refused()
     }
 
-    /// Notes that deliveries fill a stream.
-    pub(crate) fn open_delivery(&mut self, source: SourceId) {
-        self.deliveries.insert(source, DeliveryState::default());
+    /// Notes that deliveries fill a stream. Returns them: none yet.
+    pub(crate) fn open_delivery(&mut self, source: SourceId) -> &mut DeliveryState {
+        self.deliveries.entry(source).or_default()
     }
 
     /// Returns the deliveries to a stream; `None` if none fill it, or none can any more.

@@ -12,7 +12,7 @@ use crate::tools::registration::Registration;
 impl Core {
     /// Notes that all that a node had cached of a stream when it was pulled is in the stream's ring.
     pub(crate) fn pull_is_current(&mut self, stream: SourceId) {
-        let Some(name) = self.streams.get(&stream).map(StreamState::name) else { return };
+        let Some(name) = self.streams.get(&stream).map(StreamState::name) else { absent!("stream", return) };
         let (nspace, rank, channel) = (name.source.nspace.clone(), name.source.rank, name.channel);
         self.jobs.get_mut(&nspace).into_iter().for_each(|job| job.pull_is_current(rank, channel));
         self.announce_cached_of(&nspace);

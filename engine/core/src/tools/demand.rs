@@ -121,10 +121,10 @@ impl Demand {
                     new.push(wanted.clone());
                     wanted
                 });
-                if let Some(known) = self.known.get_mut(&source).filter(|_| !held.contains(&source)) {
+                let Some(known) = self.known.get_mut(&source) else { absent!("source", continue) };
+                if held.insert(source) {
                     known.holds.raise(1);
                     awaited.extend(known.asked);
-                    held.insert(source);
                 }
             }
         }
@@ -133,9 +133,8 @@ impl Demand {
             self.last_call.raise(1);
             let call = CallId(self.last_call);
             for source in &sources {
-                if let Some(known) = self.known.get_mut(source) {
-                    known.asked = Some(call);
-                }
+                let Some(known) = self.known.get_mut(source) else { absent!("source", continue) };
+                known.asked = Some(call);
             }
             awaited.insert(call);
             self.calls.insert(call, PendingCall { sources, tickets: BTreeSet::new() });
@@ -143,9 +142,8 @@ impl Demand {
         }
         self.held.insert(ticket, held);
         for call in &awaited {
-            if let Some(call) = self.calls.get_mut(call) {
-                call.tickets.insert(ticket);
-            }
+            let Some(call) = self.calls.get_mut(call) else { absent!("call", continue) };
+            call.tickets.insert(ticket);
         }
         if !awaited.is_empty() {
             self.waiting.insert(ticket, awaited);
@@ -168,9 +166,8 @@ impl Demand {
 
     fn grant(&mut self, call: CallId, sources: &[Source], tickets: BTreeSet<Ticket>) -> Answered {
         for source in sources {
-            if let Some(known) = self.known.get_mut(source) {
-                known.asked = None;
-            }
+            let Some(known) = self.known.get_mut(source) else { absent!("source", continue) };
+            known.asked = None;
         }
         for source in sources {
             self.absorb(source);
@@ -196,10 +193,9 @@ impl Demand {
         let denied: Vec<Ticket> = tickets.into_iter().collect();
         let mut unwanted = Vec::new();
         for ticket in &denied {
-            if let Some(held) = self.held.get_mut(ticket) {
-                for source in sources {
-                    held.remove(source);
-                }
+            let Some(held) = self.held.get_mut(ticket) else { absent!("ticket", continue) };
+            for source in sources {
+                held.remove(source);
             }
             self.release_holds(*ticket, &mut unwanted);
         }
@@ -246,9 +242,8 @@ impl Demand {
         for held in self.held.remove(&ticket).unwrap_or_default() {
             // A source that is not known any more has become part of its job.
             let source = if self.known.contains_key(&held) { held } else { held.job() };
-            if let Some(known) = self.known.get_mut(&source) {
-                known.holds.lower(1);
-            }
+            let Some(known) = self.known.get_mut(&source) else { absent!("source", continue) };
+            known.holds.lower(1);
             if self.forget_unwanted(&source) {
                 unwanted.push(source);
             }
@@ -285,10 +280,11 @@ impl Demand {
         };
         let parts: Vec<Source> = self.known.range(ranks).filter_map(granted).collect();
         for part in parts {
-            let holds = self.known.remove(&part).map_or(0, |known| known.holds);
-            if let Some(known) = self.known.get_mut(&job) {
-                known.holds.raise(holds);
-            }
+            let Some(SourceState { holds, .. }) = self.known.remove(&part) else {
+                absent!("source", continue)
+            };
+            let Some(known) = self.known.get_mut(&job) else { absent!("source", return) };
+            known.holds.raise(holds);
         }
     }
 

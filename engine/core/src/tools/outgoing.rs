@@ -76,6 +76,7 @@ impl Outgoing {
     /// Notes that the socket has accepted `bytes` more bytes. Returns whether these are the last.
     pub(crate) fn sent(&mut self, bytes: usize) -> bool {
         self.sent.raise(bytes);
+        debug_assert!(self.sent <= self.frame.len(), "{} bytes of {} are sent", self.sent, self.frame.len());
         self.sent >= self.frame.len()
     }
 
@@ -117,6 +118,7 @@ impl Outgoing {
     /// Replaces the message, which was not begun, by another of its kind. Keeps it if the other is
     /// too long.
     pub(crate) fn replace(&mut self, message: &ToTool) {
+        debug_assert!(!self.is_begun(), "a message that is begun is replaced");
         if let Ok(frame) = encode(message) {
             self.frame = frame;
             self.item = QueuedItem::of(message);
@@ -128,7 +130,7 @@ impl Outgoing {
         if let QueuedItem::Missed(key) = &self.item
             && self.frame.is_empty()
         {
-            self.frame = unread.encode_missed(key).unwrap_or_default();
+            self.frame = unread.encode_missed(key).unwrap_or_else(|| absent!("report", Vec::new()));
         }
     }
 }

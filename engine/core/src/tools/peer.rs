@@ -420,9 +420,8 @@ impl Peer {
         if !first.sent(bytes) {
             return;
         }
-        if let Some(out) = self.outgoing.pop_front() {
-            self.left_queue(&out);
-        }
+        let Some(out) = self.outgoing.pop_front() else { absent!("message", return) };
+        self.left_queue(&out);
     }
 
     /// Updates the counters for a message that was sent, or is dropped because the tool receives

@@ -15,7 +15,9 @@ use crate::upcall::Upcall;
 impl Core {
     /// Registers a pull of `peer_id`, at once or when the host has granted it.
     pub(crate) fn pull(&mut self, peer_id: PeerId, mut pull: Pull) {
-        let Some(peer) = self.tools.get(&peer_id) else { return self.end_registration(pull.registration) };
+        let Some(peer) = self.tools.get(&peer_id) else {
+            absent!("tool", return self.end_registration(pull.registration))
+        };
         if peer.is_own() {
             return self.register(peer_id, pull);
         }
@@ -34,7 +36,7 @@ impl Core {
             return self.refuse_pull(peer_id, pull.request, failure);
         }
         let Some(peer) = self.tools.get_mut(&peer_id) else {
-            return self.end_registration(pull.registration);
+            absent!("tool", return self.end_registration(pull.registration))
         };
         let directives = pull.directives.clone();
         peer.add_waiting(ticket, pull);
@@ -69,9 +71,8 @@ impl Core {
         let answered = self.demand.answer(call, answer.is_ok());
         self.stop(answered.stopped);
         for ticket in answered.granted {
-            if let Some((peer_id, pull)) = self.take_waiting(ticket) {
-                self.register(peer_id, pull);
-            }
+            let Some((peer_id, pull)) = self.take_waiting(ticket) else { absent!("pull", continue) };
+            self.register(peer_id, pull);
         }
         let causing_pull = self.pulls_by_call.remove(&call);
         let Err(failure) = answer else { return };
@@ -100,7 +101,9 @@ impl Core {
     /// Attaches a tool to the existing streams.
     fn register(&mut self, peer_id: PeerId, pull: Pull) {
         let Pull { request, registration, ignored, directives: _ } = pull;
-        let Some(peer) = self.tools.get(&peer_id) else { return self.end_registration(registration) };
+        let Some(peer) = self.tools.get(&peer_id) else {
+            absent!("tool", return self.end_registration(registration))
+        };
         let handler = peer.next_handler();
         let may_lose = peer.may_lose();
         let check = || self.check_not_gone(&registration).and_then(|()| self.check_pulled(&registration));
@@ -114,12 +117,10 @@ impl Core {
             ended.into_iter().for_each(|registration| self.end_registration(registration));
             return self.refuse_pull(peer_id, request, failure);
         }
-        if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.use_handler(handler);
-            let claims =
-                peer.registration(handler).filter(|registration| registration.start() == Start::Oldest);
-            self.spawns.claim(peer_id, claims.into_iter().flat_map(Registration::jobs));
-        }
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
+        peer.use_handler(handler);
+        let claims = peer.registration(handler).filter(|registration| registration.start() == Start::Oldest);
+        self.spawns.claim(peer_id, claims.into_iter().flat_map(Registration::jobs));
     }
 
     /// Checks that no named job is one that tools have started and the engine has forgotten, for which
@@ -143,9 +144,8 @@ impl Core {
 
     /// Sends a tool the reason why its pull failed.
     pub(crate) fn refuse_pull(&mut self, peer_id: PeerId, request: u32, failure: Failure) {
-        if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.answer(&ToTool::Pulled { request, result: Err(failure) });
-        }
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
+        peer.answer(&ToTool::Pulled { request, result: Err(failure) });
     }
 
     /// Releases the sources that a pull holds. The host is informed of those that no pull wants any

@@ -331,11 +331,12 @@ impl ByJob {
     pub(crate) fn remove(&mut self, peer_id: PeerId, handler: u32, registration: &Registration) {
         self.changed.extend(registration.jobs().cloned());
         for nspace in registration.jobs() {
-            if let Some(registrations) = self.registrations.get_mut(nspace) {
-                registrations.remove(&(peer_id, handler));
-                if registrations.is_empty() {
-                    self.registrations.remove(nspace);
-                }
+            let Some(registrations) = self.registrations.get_mut(nspace) else {
+                absent!("registration", continue)
+            };
+            registrations.remove(&(peer_id, handler));
+            if registrations.is_empty() {
+                self.registrations.remove(nspace);
             }
         }
     }

@@ -50,7 +50,7 @@ impl Core {
     /// each once.
     fn report_ranks(&mut self, peer_id: PeerId, handler: u32, nspace: &Nspace) {
         let Some(job) = self.jobs.get(nspace) else { return };
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
         let Some(registration) = peer.registration_mut(handler) else { return };
         let Some((has_started, ended)) = registration.take_ranks(nspace, job) else { return };
         let (own, run) = (self.settings.node.as_str(), job.run());
@@ -113,7 +113,7 @@ impl Core {
 
     /// Sends what is due about ranks and ends of jobs, and ends the registration if nothing can follow.
     fn send_due(&mut self, peer_id: PeerId, handler: u32) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", return) };
         let Some(registration) = peer.registration_mut(handler) else { return };
         let is_over = registration.is_over();
         let due = registration.take_due();

@@ -58,9 +58,8 @@ pub(crate) fn serve(
             let result = known
                 .map(|registration| core.end_registration(registration))
                 .ok_or_else(|| failure(Status::ERR_NOT_FOUND, unknown()));
-            if let Some(peer) = core.tools.get_mut(&peer_id) {
-                peer.answer(&ToTool::Deregistered { request, result });
-            }
+            let Some(peer) = core.tools.get_mut(&peer_id) else { absent!("tool", return Ok(())) };
+            peer.answer(&ToTool::Deregistered { request, result });
         }
         FromTool::Barrier { request } => {
             peer.answer(&ToTool::Answer {

@@ -20,10 +20,9 @@ impl Core {
         let completion = stream.completion().unwrap_or(Completion { produced: 0, generation: 0 });
         let mut readers = Vec::new();
         for (peer_id, handler) in stream.readers() {
-            if let Some(peer) = self.tools.get_mut(&peer_id) {
-                peer.forget(source, handler, completion);
-                readers.extend(peer.reader_of(source, handler).map(|id| (peer_id, id)));
-            }
+            let Some(peer) = self.tools.get_mut(&peer_id) else { absent!("tool", continue) };
+            peer.forget(source, handler, completion);
+            readers.extend(peer.reader_of(source, handler).map(|id| (peer_id, id)));
         }
         self.remove_stream(source, readers, completion.generation);
     }

@@ -111,7 +111,8 @@ impl Tools {
 
     /// Removes a registration. Returns `None` if the tool does not have this registration.
     pub(crate) fn remove_registration(&mut self, id: PeerId, handler: u32) -> Option<Registration> {
-        let registration = self.peers.get_mut(&id)?.remove_registration(handler)?;
+        let peer = self.peers.get_mut(&id).or_else(|| absent!("tool", None))?;
+        let registration = peer.remove_registration(handler)?;
         self.by_job.remove(id, handler, &registration);
         Some(registration)
     }

@@ -81,7 +81,7 @@ impl JobState {
         requested: Option<bool>,
         now: Instant,
     ) {
-        let Some(state) = self.ranks.get_mut(&rank) else { return };
+        let Some(state) = self.ranks.get_mut(&rank) else { absent!("rank", return) };
         state.used = used;
         let was_asked = state.was_asked_to_end(now) || requested == Some(true);
         let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !was_asked;

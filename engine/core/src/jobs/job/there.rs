@@ -106,7 +106,7 @@ impl JobState {
 
     /// Returns the number of ranks of a node.
     pub(crate) fn ranks_of(&self, node: NodeId) -> usize {
-        self.nodes.states.get(node.0).map_or(0, |node| node.ranks)
+        self.nodes.states.get(node.0).map_or_else(|| absent!("node", 0), |node| node.ranks)
     }
 
     fn set_phase(&mut self, node: NodeId, phase: Phase) {
@@ -251,7 +251,7 @@ impl JobState {
     pub(crate) fn begin_pulls(&mut self, wanted: BTreeSet<(Rank, Channel)>) -> Vec<(NodeId, StreamPull)> {
         let mut begun = Vec::new();
         for (rank, channel) in wanted {
-            let Some(node) = self.rank(rank).and_then(RankState::node) else { continue };
+            let Some(node) = self.rank(rank).and_then(RankState::node) else { absent!("node", continue) };
             if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
                 self.nodes.last_pull.raise(1);
                 let number = self.nodes.last_pull;

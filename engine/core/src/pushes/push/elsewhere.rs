@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use iof_capture::PushId;
 use iof_proto::{Failure, Info, PartialCause, PartialDelivery, Proc, Rank, Status, UntakenStdin};
+use iof_shm_ring::Offset;
 
 use super::Push;
 use crate::count::Count;
@@ -133,11 +134,11 @@ impl ReceiverShare {
     /// which leave. Returns them.
     fn leave(&mut self, untaken: Vec<UntakenStdin>, bytes: u64) -> Vec<PartialDelivery> {
         let before = self.delivered;
-        self.delivered = before.saturating_add(bytes);
+        self.delivered = before.after(bytes);
         let nspace = self.targets.first().map(|target| target.nspace.clone());
         let leave = |UntakenStdin { rank, delivered, cause }| {
             let target = self.targets.take(&Proc { nspace: nspace.clone()?, rank })?;
-            Some(PartialDelivery { target, delivered: before.saturating_add(delivered.min(bytes)), cause })
+            Some(PartialDelivery { target, delivered: before.after(delivered.min(bytes)), cause })
         };
         untaken.into_iter().filter_map(leave).collect()
     }
@@ -160,7 +161,7 @@ impl Push {
         if elsewhere.unanswered.is_some() || !elsewhere.has_turn() {
             return None;
         }
-        let remaining = self.filled.saturating_sub(elsewhere.position);
+        let remaining = self.filled.since(elsewhere.position);
         let ends = remaining == 0 && self.has_end;
         let sends_end = ends && self.completes && !elsewhere.end_sent;
         if paused && (sends_end || !ends) {
@@ -227,8 +228,8 @@ impl Push {
     /// Notes that all receivers have answered the last piece.
     pub(crate) fn piece_over(&mut self) {
         if let Some(elsewhere) = self.elsewhere.as_mut() {
-            let bytes = elsewhere.unanswered.take().unwrap_or_default();
-            elsewhere.position = elsewhere.position.saturating_add(bytes);
+            let bytes = elsewhere.unanswered.take().unwrap_or_else(|| absent!("piece", 0));
+            elsewhere.position = elsewhere.position.after(bytes);
         }
     }
 
@@ -244,7 +245,7 @@ impl Push {
     /// Notes the positions of pushes of disconnected tools that this push waits for. Returns those
     /// pushes that have not moved since the last call.
     pub(crate) fn note_orphans(&mut self, positions: BTreeMap<PushId, u64>) -> Vec<PushId> {
-        let Some(elsewhere) = self.elsewhere.as_mut() else { return Vec::new() };
+        let Some(elsewhere) = self.elsewhere.as_mut() else { absent!("part elsewhere", return Vec::new()) };
         let before = mem::replace(&mut elsewhere.orphans, positions);
         let stands = |(id, position): &(&PushId, &u64)| before.get(*id) == Some(*position);
         elsewhere.orphans.iter().filter(stands).map(|(id, _)| *id).collect()

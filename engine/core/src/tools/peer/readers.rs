@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use iof_capture::{Gating, Joined, RequestId, SourceId, StreamStep};
 use iof_proto::ToTool;
-use iof_shm_ring::{Attached, CreateError, Policy, ReaderId, Start};
+use iof_shm_ring::{Attached, CreateError, Offset, Policy, ReaderId, Start};
 
 use super::Peer;
 use crate::ids::{PageId, RingId, StreamName};
@@ -110,7 +110,7 @@ impl Peer {
         let JoiningReader { handler, id, .. } = *reader;
         let page = self.page();
         let may_block = self.may_block(name.run, spawns);
-        let registration = self.registrations.get_mut(&handler)?;
+        let registration = self.registrations.get_mut(&handler).or_else(|| absent!("registration", None))?;
         registration.reader_joins();
         self.readings
             .insert(id, Reading::new(source, Arc::clone(name), handler, options, Joining { request, id }));
@@ -132,7 +132,7 @@ impl Peer {
         id: ReaderId,
         new: ReaderId,
     ) -> Option<StreamStep<PageId>> {
-        let reading = self.readings.get_mut(&id)?;
+        let reading = self.readings.get_mut(&id).or_else(|| absent!("reader", None))?;
         reading.moves(Joining { request, id: new });
         if let Some(registration) = self.registrations.get_mut(&reading.handler) {
             registration.reader_joins();
@@ -166,7 +166,7 @@ impl Peer {
         } else {
             let registration = self.registrations.get(&reading.handler);
             let from_start = registration.is_none_or(|registration| registration.start() == Start::Oldest);
-            reading.attached(generation, if from_start { 0 } else { start.saturating_add(dropped) });
+            reading.attached(generation, if from_start { 0 } else { start.after(dropped) });
         }
         self.reader_ids.insert((reading.source, reading.handler), new);
         let name = &reading.name;

@@ -35,10 +35,9 @@ impl Peer {
     /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
     /// forgotten. The reader ends if the tool receives nothing any more.
     pub(crate) fn forget(&mut self, source: SourceId, handler: u32, completion: Completion) {
-        let Some(id) = self.reader_ids.get(&(source, handler)).copied() else { return };
-        if let Some(reading) = self.readings.get_mut(&id)
-            && reading.forget(completion)
-        {
+        let Some(id) = self.reader_ids.get(&(source, handler)).copied() else { absent!("reader", return) };
+        let Some(reading) = self.readings.get_mut(&id) else { absent!("reading", return) };
+        if reading.forget(completion) {
             self.unread.reading_forgotten(reading);
         }
         if !self.receives
