@@ -67,6 +67,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// Reports that the capture thread lacks what its tables promise, which is a defect of this crate. Panics with debug
+/// assertions, so that tests and the simulator find it. A release goes on without: it returns or continues.
+macro_rules! absent {
+    ($what:literal, $leave:expr) => {{
+        debug_assert!(false, concat!("the capture thread has lost a ", $what));
+        $leave
+    }};
+}
+
 mod backend;
 mod capture;
 mod clock;

@@ -182,13 +182,14 @@ impl Backend for Epoll {
         if self.files.len() <= word {
             self.files.resize_with(word.saturating_add(1), || None);
         }
-        if let Some(entry) = self.files.get_mut(word) {
-            *entry = Some(file);
-        }
+        let Some(entry) = self.files.get_mut(word) else { absent!("file", return) };
+        *entry = Some(file);
     }
 
     fn deregister(&mut self, token: Token) {
-        let Some(file) = self.files.get_mut(token.index()).and_then(Option::take) else { return };
+        let Some(file) = self.files.get_mut(token.index()).and_then(Option::take) else {
+            absent!("file", return)
+        };
         debug_assert!(file.request.is_none(), "{token:?} is in flight");
         // Closing the file is not enough: the kernel watches the open file description, which other
         // processes may share.

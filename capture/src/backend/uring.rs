@@ -227,6 +227,7 @@ impl Backend for Uring {
             if token == Token::Cancel {
                 continue;
             }
+            debug_assert!(self.in_flight > 0, "an answer to {token:?} without a request");
             self.in_flight = self.in_flight.saturating_sub(1);
             let result = completion.result();
             let error = || io::Error::from_raw_os_error(result.saturating_neg());

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use iof_shm_ring::{Inlet, Lent};
+use iof_shm_ring::{Inlet, Lent, Offset};
 
 use crate::ids::PushId;
 
@@ -67,7 +67,7 @@ impl Push {
         if self.over {
             return;
         }
-        let most = self.freed.saturating_add(self.inlet.capacity());
+        let most = self.freed.after(self.inlet.capacity());
         self.filled = self.filled.saturating_add(bytes).min(most);
         self.over = over;
     }
@@ -80,7 +80,7 @@ impl Push {
     /// Returns what `target` is to take next.
     pub(crate) fn share(&self, target: usize) -> Share {
         let Some(&taken) = self.taken.get(&target) else { return Share::Nothing };
-        match self.filled.saturating_sub(taken) {
+        match self.filled.since(taken) {
             0 if self.over => Share::All,
             0 => Share::Nothing,
             rest => Share::Bytes(self.inlet.lend(taken, rest.min(WRITE_MAX))),
@@ -89,27 +89,27 @@ impl Push {
 
     /// Records that `target` has taken this many of the bytes that it was lent.
     pub(crate) fn record_taken(&mut self, target: usize, bytes: usize) {
-        let Some(taken) = self.taken.get_mut(&target) else { return };
+        let Some(taken) = self.taken.get_mut(&target) else { absent!("target", return) };
         let before = *taken;
-        *taken = before.saturating_add(bytes as u64);
+        *taken = before.after(bytes as u64);
         if bytes > 0 && before == self.freed {
-            self.slowest = self.slowest.saturating_sub(1);
-            self.update_freed();
+            self.leave_slowest();
         }
     }
 
     /// Removes a target and returns the number of bytes that it has taken.
     pub(crate) fn remove_target(&mut self, target: usize) -> u64 {
-        let Some(taken) = self.taken.remove(&target) else { return 0 };
+        let Some(taken) = self.taken.remove(&target) else { absent!("target", return 0) };
         if taken == self.freed {
-            self.slowest = self.slowest.saturating_sub(1);
-            self.update_freed();
+            self.leave_slowest();
         }
         taken
     }
 
-    /// Recomputes `freed` and `slowest` if no target is left at `freed`.
-    fn update_freed(&mut self) {
+    /// Notes that a target has left `freed`. Recomputes `freed` and `slowest` if none is left there.
+    fn leave_slowest(&mut self) {
+        debug_assert!(self.slowest > 0, "no target has taken exactly {} bytes", self.freed);
+        self.slowest = self.slowest.saturating_sub(1);
         if self.slowest > 0 {
             return;
         }
@@ -123,7 +123,7 @@ impl Push {
     /// inlet more than at the last report. The position counts as reported then.
     pub(crate) fn take_credit(&mut self) -> Option<u64> {
         let part = self.inlet.capacity().checked_div(CREDIT_PARTS).unwrap_or(0);
-        if self.freed.saturating_sub(self.reported) < part {
+        if self.freed.since(self.reported) < part {
             return None;
         }
         self.reported = self.freed;

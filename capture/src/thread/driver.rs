@@ -231,7 +231,7 @@ impl<B: Backend> Driver<B> {
     fn handle(&mut self, (token, result): Answer) {
         match token {
             Token::Source(index) => {
-                let Some(source) = self.sources.mark_ready(index) else { return };
+                let Some(source) = self.sources.mark_ready(index) else { absent!("source", return) };
                 if let Some(order) = source.stream().order() {
                     self.collecting.remove(&(order, index));
                 }
@@ -377,18 +377,13 @@ impl<B: Backend> Driver<B> {
     fn add(&mut self, NewSource { id, pipe, mut stream, first }: NewSource, reopenable: bool) -> usize {
         commands::prepare(&mut stream, first.as_ref());
         let index = self.sources.table.add(Source::new(id, pipe, stream));
-        if let Some(source) = self.sources.table.source_mut(index) {
-            source.set_reopenable(reopenable);
-            if let Some(pipe) = source.pipe() {
-                // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source,
-                // and it deregisters the pipe first. The sources that have not ended are dropped
-                // after the backend.
-                unsafe { self.backend.register(Token::Source(index), pipe) };
-            }
-            if let Some(pipe) = source.shared_pipe() {
-                self.watched.add(Token::Source(index), PipeId::Source(id), &pipe);
-            }
-        }
+        let Some(source) = self.sources.table.source_mut(index) else { absent!("source", return index) };
+        source.set_reopenable(reopenable);
+        let Some(pipe) = source.shared_pipe() else { absent!("pipe", return index) };
+        // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source, and it
+        // deregisters the pipe first. The sources that have not ended are dropped after the backend.
+        unsafe { self.backend.register(Token::Source(index), pipe.as_fd()) };
+        self.watched.add(Token::Source(index), PipeId::Source(id), &pipe);
         first.into_iter().for_each(|request| self.perform(request));
         self.advance(index, Step::Go { readable: false });
         index

@@ -44,7 +44,7 @@ impl Sources {
 
     /// Ends a source that has nothing in flight.
     pub(crate) fn end(&mut self, index: usize, end: End) {
-        let Some(source) = self.mark_ready(index) else { return };
+        let Some(source) = self.mark_ready(index) else { absent!("source", return) };
         source.end();
         let id = source.id();
         self.report_complete(index, end);
@@ -56,15 +56,14 @@ impl Sources {
     /// Breaks off the stream of a source whose request in flight is never answered. The source keeps
     /// its memory.
     pub(crate) fn abandon(&mut self, index: usize, end: End) {
-        if let Some(source) = self.mark_ready(index) {
-            source.break_off(0);
-            source.abandon();
-            self.report_complete(index, end);
-        }
+        let Some(source) = self.mark_ready(index) else { absent!("source", return) };
+        source.break_off(0);
+        source.abandon();
+        self.report_complete(index, end);
     }
 
     fn report_complete(&mut self, index: usize, end: End) {
-        let Some(source) = self.table.slots.get(index) else { return };
+        let Some(source) = self.table.slots.get(index) else { absent!("source", return) };
         let (source, stats) = (source.id(), source.stream().stats());
         let StreamStats { produced, dropped, generation, .. } = stats;
         self.report(Event::Complete { source, produced, dropped, generation, end });

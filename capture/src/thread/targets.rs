@@ -71,9 +71,8 @@ impl Targets {
         let push = self.pushes.insert(Push::new(id, inlet, closes, &found));
         self.by_push.insert(id, push);
         for index in &found {
-            if let Some(target) = self.targets.get_mut(*index) {
-                target.enqueue(push);
-            }
+            let Some(target) = self.targets.get_mut(*index) else { absent!("target", continue) };
+            target.enqueue(push);
         }
         let missing = targets.iter().filter(|target| self.find(**target).is_none());
         let fed =
@@ -86,14 +85,12 @@ impl Targets {
     /// Ends the turn of the first push at a target, and returns the events. The target may have no
     /// request in flight.
     pub(crate) fn end_turn(&mut self, index: usize, end: PushEnd) -> Vec<Event> {
-        let Some(target) = self.targets.get_mut(index) else { return Vec::new() };
+        let Some(target) = self.targets.get_mut(index) else { absent!("target", return Vec::new()) };
         let (id, Some(turn)) = (target.id(), target.turn_over()) else { return Vec::new() };
-        let Some(push) = self.pushes.get_mut(turn) else { return Vec::new() };
-        let delivered = push.remove_target(index);
+        let Some(push) = self.pushes.get_mut(turn) else { absent!("push", return Vec::new()) };
+        let fed = Event::Fed { push: push.id(), target: id, delivered: push.remove_target(index), end };
         let mut events: Vec<Event> = self.take_credit(turn).into_iter().collect();
-        if let Some(push) = self.pushes.get(turn) {
-            events.push(Event::Fed { push: push.id(), target: id, delivered, end });
-        }
+        events.push(fed);
         events.extend(self.end_push_if_done(turn));
         events
     }
@@ -105,10 +102,9 @@ impl Targets {
         while self.targets.get(index).is_some_and(|target| target.turn().is_some()) {
             events.extend(self.end_turn(index, PushEnd::Closed));
         }
-        if let Some(target) = self.targets.remove(index) {
-            self.by_id.remove(&target.id());
-            events.push(Event::Shut { target: target.id() });
-        }
+        let Some(target) = self.targets.remove(index) else { absent!("target", return events) };
+        self.by_id.remove(&target.id());
+        events.push(Event::Shut { target: target.id() });
         events
     }
 

@@ -22,7 +22,7 @@ impl<B: Backend> Driver<B> {
 
     /// Moves delivered bytes into the stream until the queue is empty or the stream takes no more.
     pub(super) fn pour(&mut self, index: usize) {
-        let Some(source) = self.sources.mark_ready(index) else { return };
+        let Some(source) = self.sources.mark_ready(index) else { absent!("source", return) };
         let id = source.id();
         let (dequeued, after_pour) = source.pour();
         if !source.is_isolated() {

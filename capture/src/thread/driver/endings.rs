@@ -18,7 +18,7 @@ const TERMINAL_BUFFER: u64 = 128 * 1024;
 impl<B: Backend> Driver<B> {
     /// Ends a source that has nothing in flight.
     pub(super) fn end(&mut self, index: usize, end: End) {
-        let Some(source) = self.sources.table.source_mut(index) else { return };
+        let Some(source) = self.sources.table.source_mut(index) else { absent!("source", return) };
         // The bytes that a pipe which was not read to its end still has; `None` if a read would block. At the
         // end of file a pipe is readable without having bytes.
         let is_whole = matches!(end, End::EndOfFile);
@@ -88,7 +88,7 @@ impl<B: Backend> Driver<B> {
     /// Measures what a source that is to be finished has to read, and reads it, or ends the source.
     /// The source must have nothing in flight.
     pub(super) fn measure(&mut self, index: usize) {
-        let Some(source) = self.sources.mark_ready(index) else { return };
+        let Some(source) = self.sources.mark_ready(index) else { absent!("source", return) };
         let terminal = source.is_terminal();
         let unread = match source.pipe().filter(is_readable) {
             // FIONREAD counts only one of a terminal's two queues. The terminal stays readable

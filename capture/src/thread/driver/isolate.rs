@@ -33,9 +33,9 @@ impl<B: Backend> Driver<B> {
         }
         // `advance` may add it again.
         self.waiting.retain(|waiting| *waiting != index);
-        if let Some(step) = self.sources.table.source_mut(index).map(|source| source.isolated(isolated)) {
-            self.advance(index, step);
-        }
+        let Some(source) = self.sources.table.source_mut(index) else { absent!("source", return) };
+        let step = source.isolated(isolated);
+        self.advance(index, step);
     }
 
     /// Handles bytes, or the end, that an isolated source's thread has read.

@@ -19,18 +19,16 @@ impl<B: Backend> Driver<B> {
     /// Watches a process for its exit.
     pub(super) fn watch(&mut self, process: WatchedProcess) {
         let index = self.processes.insert(process);
-        if let Some(process) = self.processes.get(index) {
-            // SAFETY: a child's pidfd is closed when the child is dropped. Only `remove_process`
-            // drops a child, after it has deregistered it. All other children are dropped after the
-            // backend.
-            unsafe { self.backend.register(Token::Process(index), process.child.as_fd()) };
-            self.backend.poll(Token::Process(index), process.child.as_fd());
-        }
+        let Some(process) = self.processes.get(index) else { absent!("process", return) };
+        // SAFETY: a child's pidfd is closed when the child is dropped. Only `remove_process` drops a
+        // child, after it has deregistered it. All other children are dropped after the backend.
+        unsafe { self.backend.register(Token::Process(index), process.child.as_fd()) };
+        self.backend.poll(Token::Process(index), process.child.as_fd());
     }
 
     /// Reports the exit of a process whose pidfd was answered.
     pub(super) fn check_exit(&mut self, index: usize) {
-        let Some(process) = self.processes.get(index) else { return };
+        let Some(process) = self.processes.get(index) else { absent!("process", return) };
         match process.child.try_wait().transpose() {
             Some(ended) => {
                 // The session of an ended leader loses its terminal, see exit(3p).

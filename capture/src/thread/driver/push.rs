@@ -7,13 +7,11 @@ impl<B: Backend> Driver<B> {
     /// Adds the write end of a pipe as target `id` and registers it with the backend.
     pub(super) fn add_target(&mut self, id: TargetId, pipe: OwnedFd) {
         let index = self.targets.add(id, pipe);
-        if let Some(target) = self.targets.get_mut(index) {
-            // SAFETY: a target closes its pipe only when it is dropped. `end_target` alone drops a
-            // target, after it has deregistered it. All other targets are dropped after the
-            // backend.
-            unsafe { self.backend.register(Token::Target(index), target.pipe()) };
-            self.watched.add(Token::Target(index), PipeId::Target(id), target.shared_pipe());
-        }
+        let Some(target) = self.targets.get_mut(index) else { absent!("target", return) };
+        // SAFETY: a target closes its pipe only when it is dropped. `end_target` alone drops a
+        // target, after it has deregistered it. All other targets are dropped after the backend.
+        unsafe { self.backend.register(Token::Target(index), target.pipe()) };
+        self.watched.add(Token::Target(index), PipeId::Target(id), target.shared_pipe());
     }
 
     /// Queues a push at its targets and reports the targets that do not exist.
@@ -65,7 +63,7 @@ impl<B: Backend> Driver<B> {
 
     /// Handles the answer to a target's write or poll.
     pub(super) fn wrote(&mut self, index: usize, result: io::Result<usize>) {
-        let Some(target) = self.targets.get_mut(index) else { return };
+        let Some(target) = self.targets.get_mut(index) else { absent!("target", return) };
         match target.done(result) {
             Done::Written(bytes) => {
                 self.count_taken(index, bytes);
@@ -86,9 +84,8 @@ impl<B: Backend> Driver<B> {
             self.tell_stdout(index, |stdout| stdout.note_input(now));
         }
         let Some(turn) = self.targets.get_mut(index).and_then(|target| target.turn()) else { return };
-        if let Some(push) = self.targets.push_mut(turn) {
-            push.record_taken(index, bytes);
-        }
+        let Some(push) = self.targets.push_mut(turn) else { absent!("push", return) };
+        push.record_taken(index, bytes);
         let freed = self.targets.take_credit(turn);
         self.report_all(freed);
     }
@@ -97,7 +94,7 @@ impl<B: Backend> Driver<B> {
     /// for them. A target where another push has the turn stays open.
     pub(super) fn cut_off(&mut self, id: PushId, position: u64) {
         let Some(push_index) = self.targets.find_push(id) else { return };
-        let Some(push) = self.targets.push_mut(push_index) else { return };
+        let Some(push) = self.targets.push_mut(push_index) else { absent!("push", return) };
         let behind: Vec<usize> = push.behind(position).collect();
         for index in behind {
             if self.targets.get_mut(index).is_some_and(|target| target.turn() == Some(push_index)) {
@@ -126,7 +123,7 @@ impl<B: Backend> Driver<B> {
 
     /// Counts the bytes of an answer for a target that the caller is about to end.
     pub(super) fn count_written(&mut self, index: usize, result: io::Result<usize>) {
-        let Some(target) = self.targets.get_mut(index) else { return };
+        let Some(target) = self.targets.get_mut(index) else { absent!("target", return) };
         let (Done::Written(bytes) | Done::Close(bytes, _)) = target.done(result);
         self.count_taken(index, bytes);
     }
