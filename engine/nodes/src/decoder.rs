@@ -142,6 +142,7 @@ impl FrameDecoder {
 
     /// Returns the number of bytes that it holds.
     pub fn held(&self) -> usize {
+        debug_assert!(self.start <= self.end, "frame {} begins behind {}", self.start, self.end);
         self.end.saturating_sub(self.start)
     }
 }

@@ -98,6 +98,7 @@ impl LinkEnd {
         loop {
             let (first, second) = self.kept.as_slices();
             let waiting = usize::try_from(self.sent.saturating_sub(self.given)).unwrap_or(usize::MAX);
+            debug_assert!(waiting <= self.kept.len(), "{waiting} bytes to send are not all kept");
             let skipped = self.kept.len().saturating_sub(waiting);
             let rest = first.get(skipped..).unwrap_or_default();
             let second = second.get(skipped.saturating_sub(first.len())..).unwrap_or_default();

@@ -83,6 +83,7 @@ impl Window {
     /// Notes that a record is where it belongs since `now`. Returns the credit to send, if it is enough
     /// for a frame.
     pub fn taken(&mut self, cost: u64, now: Instant) -> Option<u64> {
+        debug_assert!(cost <= self.waiting, "{cost} bytes of {} that wait are taken", self.waiting);
         self.waiting = self.waiting.saturating_sub(cost);
         let credit = self.size.saturating_sub(self.left.saturating_add(self.waiting));
         if credit < self.size / CREDIT_PART {

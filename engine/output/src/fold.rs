@@ -127,7 +127,7 @@ impl Folder {
     fn add_line(&mut self, key: u64, text: &[u8], time: Option<u64>) {
         let Folder { kinds, streams, lines, first, held, .. } = self;
         let Some(Member { kind, rank, next, .. }) = streams.get_mut(&key) else { return };
-        let Some(Kind { numbers, .. }) = kinds.get_mut(*kind) else { return };
+        let Some(Kind { numbers, .. }) = kinds.get_mut(*kind) else { return debug_assert!(false, "no kind") };
         let later = |equal: &VecDeque<u64>| equal.get(equal.partition_point(|number| number < next)).copied();
         let number = numbers.get(text).and_then(later).unwrap_or_else(|| {
             let (number, text) = (first.saturating_add(lines.len() as u64), Arc::<[u8]>::from(text));
@@ -188,7 +188,9 @@ impl Folder {
             self.first = self.first.saturating_add(1);
             line.ranks.sort_unstable();
             let costs = line.ranks.len().saturating_mul(RANK_COST).saturating_add(LINE_COST);
-            self.held = self.held.saturating_sub(line.text.len().saturating_add(costs));
+            let costs = line.text.len().saturating_add(costs);
+            debug_assert!(costs <= self.held, "a line costs {costs} of {} bytes that are held", self.held);
+            self.held = self.held.saturating_sub(costs);
             let numbers = self.kinds.get_mut(line.kind).map(|kind| &mut kind.numbers);
             if let Some(numbers) = numbers
                 && let Some(equal) = numbers.get_mut(&line.text)

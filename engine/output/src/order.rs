@@ -57,22 +57,20 @@ impl Siblings {
                 index
             }
         };
-        if let Some(group) = self.groups.get_mut(index) {
-            group.members.push(id);
-            group.channels |= channels;
-        }
+        let Some(group) = self.groups.get_mut(index) else { return debug_assert!(false, "no group {index}") };
+        group.members.push(id);
+        group.channels |= channels;
         if self.by_feed.len() <= id.index() {
             self.by_feed.resize(id.index().saturating_add(1), None);
         }
-        if let Some(entry) = self.by_feed.get_mut(id.index()) {
-            *entry = Some(index);
-        }
+        let Some(entry) = self.by_feed.get_mut(id.index()) else { return debug_assert!(false, "no {id:?}") };
+        *entry = Some(index);
     }
 
     /// Removes a stream that has ended.
     pub fn remove(&mut self, id: FeedId) {
         let Some(index) = self.by_feed.get_mut(id.index()).and_then(Option::take) else { return };
-        let Some(group) = self.groups.get_mut(index) else { return };
+        let Some(group) = self.groups.get_mut(index) else { return debug_assert!(false, "no group {index}") };
         group.members.retain(|member| *member != id);
         if group.members.is_empty() {
             self.by_key.remove(&group.key);

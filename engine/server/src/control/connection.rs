@@ -120,6 +120,7 @@ impl Connection {
         while let Some(out) = peer.front() {
             let attachment = out.due_attachment();
             let shared = attachment.and_then(|attachment| memory.unsent(id, attachment));
+            debug_assert_eq!(shared.is_some(), attachment.is_some(), "{attachment:?} of a message is gone");
             let local = match (&shared, &self.local_rings) {
                 (Some(Shared::Ring(ring)), Some(rings)) => Some((rings, ring)),
                 _ => None,

@@ -50,6 +50,7 @@ impl InFlight {
     fn received(&mut self, unread: usize) {
         let received = self.messages.len().saturating_sub(unread);
         let fds: usize = self.messages.drain(..received).sum();
+        debug_assert!(fds <= self.fds, "{fds} descriptors of {} in flight were received", self.fds);
         self.fds = self.fds.saturating_sub(fds);
     }
 
