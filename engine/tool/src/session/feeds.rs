@@ -102,9 +102,10 @@ impl Feeds {
             Some(reader) => self.by_reader.insert(reader, id),
             None => self.direct.insert((feed.source().rank, feed.channel()), id),
         };
-        if let Some(entry) = self.feeds.get_mut(id.0) {
-            *entry = Some(feed);
-        }
+        let Some(entry) = self.feeds.get_mut(id.0) else {
+            return debug_assert!(false, "a feed has no place");
+        };
+        *entry = Some(feed);
         // Bytes may have been written before the engine could set this reader's ready bit.
         self.activate(id);
     }
@@ -121,10 +122,11 @@ impl Feeds {
             let source = Proc { nspace: nspace.clone(), rank };
             self.add(Feed::direct(handler, StreamInfo { source, channel, logged: false, run: 0 }));
         }
-        let Some(&id) = self.direct.get(&(rank, channel)) else { return };
-        if let Some(feed) = self.get_mut(id) {
-            feed.push(item);
-        }
+        let id = self.direct.get(&(rank, channel)).copied();
+        let Some((id, feed)) = id.and_then(|id| Some((id, self.get_mut(id)?))) else {
+            return debug_assert!(false, "a stream without rings has no feed");
+        };
+        feed.push(item);
         self.activate(id);
     }
 
@@ -133,9 +135,8 @@ impl Feeds {
     pub(crate) fn next_generation(&mut self, old: ReaderId, next: Attached) {
         let Some(id) = self.by_reader.remove(&old) else { return };
         self.by_reader.insert(next.id, id);
-        if let Some(feed) = self.get_mut(id) {
-            feed.push_next(next);
-        }
+        let Some(feed) = self.get_mut(id) else { return debug_assert!(false, "a reader has no feed") };
+        feed.push_next(next);
         self.activate(id);
     }
 
@@ -211,7 +212,7 @@ impl Feeds {
     }
 
     fn note_due(&mut self, id: FeedId) {
-        let Some(feed) = self.feeds.get_mut(id.0).and_then(Option::as_mut) else { return };
+        let Some(feed) = self.get_mut(id) else { return debug_assert!(false, "a quiet feed has ended") };
         let due = feed.deadline();
         let previous = mem::replace(&mut feed.due, due);
         if previous != due {
