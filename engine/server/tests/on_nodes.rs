@@ -317,7 +317,8 @@ fn each_rank_of_a_push_to_nodes_has_its_own_delivery_and_a_piece_follows_all_ans
     fixture.answer(A, call, closed());
     let report = pushing.report();
     let (closed, failed) = (PartialCause::Closed, PartialCause::Failed("a fault".into()));
-    assert_eq!((report.complete, report.bytes), (0, 200_000));
+    // The push ends when no rank is left, which may be before the tool has given all bytes.
+    assert!(report.complete == 0 && (both..=200_000).contains(&report.bytes), "{report:?}");
     assert_eq!(partial(&report), [(2, 7, closed.clone()), (3, piece, failed), (0, both, closed)]);
     // A rank that has closed its stdin is known as such.
     let again = push_with(procs(&[1, 2]), &[]);
