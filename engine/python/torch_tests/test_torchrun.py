@@ -101,6 +101,39 @@ def test_a_full_disk_ends_the_file_and_not_the_console(capfd):
     assert capfd.readouterr().err == message
 
 
+def test_a_console_that_cannot_be_written_is_reported_and_a_closed_one_is_not(capfd, tmp_path):
+    full, (reading, closed) = os.open("/dev/full", os.O_WRONLY), os.pipe()
+    os.close(reading)
+    for console in (full, closed):
+        sink = iof.torchrun._Sink(str(tmp_path / str(console)), console, "[a]: ")
+        sink.write(b"one\n")
+        sink.write(b"two\n")
+        sink.end()
+        os.close(console)
+        assert (tmp_path / str(console)).read_bytes() == b"one\ntwo\n"
+    assert capfd.readouterr().err == "iof: the console: No space left on device: the rest of [a]: is not written to it\n"
+
+
+def test_a_message_on_a_full_disk_does_not_end_the_console(monkeypatch):
+    reading, writing = os.pipe()
+    sink = iof.torchrun._Sink("/dev/full", writing, "[a]: ")
+    stderr, full = os.dup(2), os.open("/dev/full", os.O_WRONLY)
+    try:
+        with open(full, "w", encoding="ascii") as file:
+            monkeypatch.setattr(sys, "stderr", file)
+            os.dup2(full, 2)
+            sink.write(b"one\n")
+            monkeypatch.undo()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+    sink.write(b"two\n")
+    sink.end()
+    os.close(writing)
+    assert os.read(reading, 100) == b"[a]: one\n[a]: two\n"
+    os.close(reading)
+
+
 def test_a_process_that_a_worker_leaves_does_not_hold_the_agent(run):
     started = run("sleep 30 & echo one", "--tee", "1", workers=1)
     out, _err, code = started.end()

@@ -7,6 +7,8 @@ files of torch's default specs. Each attempt is a job, which `iof pull`, `iof to
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
 import inspect
 import os
 import re
@@ -61,7 +63,7 @@ class _Sink:
                 _write(self.file.fileno(), data)
             except OSError as error:
                 self.file = None
-                print(f"iof: {self.path}: {error.strerror}: the rest is not written to it", file=sys.stderr, flush=True)
+                _tell(f"{self.path}: {error.strerror}: the rest is not written to it")
         if self.console is not None:
             data = self.open_line + data
             end = data.rfind(b"\n") + 1 or (len(data) if len(data) >= MAX_LINE else 0)
@@ -74,8 +76,13 @@ class _Sink:
             body = lines.removesuffix(b"\n")
             try:
                 _write(self.console, self.prefix + body.replace(b"\n", b"\n" + self.prefix) + b"\n")
-            except OSError:
+            except OSError as error:
+                name = {1: "stdout", 2: "stderr"}.get(self.console, "the console")
                 self.console = None
+                # A reader that has gone, such as `head`, wants no more.
+                if error.errno != errno.EPIPE:
+                    whose = self.prefix.decode().strip() or "a worker"
+                    _tell(f"{name}: {error.strerror}: the rest of {whose} is not written to it")
 
     def end(self) -> None:
         self.show(self.open_line)
@@ -87,6 +94,12 @@ def _write(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _tell(message: str) -> None:
+    """Writes a message to stderr. If that has failed, e.g. on the same full disk, the output of the workers goes on."""
+    with contextlib.suppress(OSError):
+        _write(2, os.fsencode(f"iof: {message}\n"))
 
 
 @dataclass
@@ -106,7 +119,7 @@ class _Attempt:
             if isinstance(item, Batch):
                 self.sinks[item.rank or 0, item.channel].write(bytes(item))
             elif isinstance(item, Gap):
-                print(f"iof: {item.lost} bytes of rank {item.rank} are lost", file=sys.stderr, flush=True)
+                _tell(f"{item.lost} bytes of rank {item.rank} are lost")
             elif isinstance(item, End) and (item.rank or 0, item.channel) in left:
                 self.sinks[item.rank or 0, item.channel].end()
                 left.discard((item.rank or 0, item.channel))
