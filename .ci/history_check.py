@@ -11,19 +11,18 @@ With a full disk, a reader has the first bytes of each output there and all of t
 `iof run` ends its job. A tool that lacked files or memory for a while may fail, if it says so and its exit code is not 0. So may
 a launcher that lacked files for a while, which ends its job. A launcher with too few files at its start does all, or does not
 start its job, and says so. Exit code 2 is that of a job of which no rank has run, 124 that of one with a time limit. Faults of
-other kinds change no byte but those of what was killed or lost.
+other kinds change no byte but those of what was killed or lost. history_check_torch.py has what is different under torchrun.
 """
 
 import base64
 import json
 import re
-import zlib
 
-CHANNELS = {"o": "stdout", "e": "stderr", "d": "stddiag"}
+import history_check_torch
+from history_streams import CHANNELS, LABEL, Failure, Rank, Track, common, lines
+
 MESSAGE = re.compile(rb"^iof: [^\n]*\n?", re.M)
 TAG = re.compile(rb"\[(?:([^\],]+),)?(\d+)\](?:\[[^\]:]*:(\d+|unknown)\])?<(stdout|stderr|stddiag)>: ")
-# The beginning of each line of a text: its rank, its channel and its number.
-LABEL = re.compile(rb"(\d+)([oed])\d+\. ")
 MISSING = re.compile(
     r"iof: (?:\S+: )?job \S+: ranks? (\S+) (stdout|stderr|stddiag): (\d+) bytes are missing "
     r"(?:at offset (\d+)|in \d+ gaps( in total)?(?:, the first at offset (\d+))?)(?: in its file on \S+)?$")
@@ -38,125 +37,6 @@ GONE = re.compile(r"no (running )?engine|lost (the )?engine|no jobs|has ended|ca
 UNSTARTED = re.compile(rb"^(?:iof: |\{\"type\":\"message\").*(not started after|too few files|cannot start|did not start|start was interrupted)", re.M)
 
 
-class Failure(Exception):
-    """A defect, with the reader and the place in the stream."""
-
-
-def lines(raw):
-    """Splits at newlines alone."""
-    return re.findall(rb"[^\n]*\n|[^\n]+\Z", raw)
-
-
-def common(one, other):
-    """The number of first bytes that are the same."""
-    return next((index for index, (left, right) in enumerate(zip(one, other)) if left != right), min(len(one), len(other)))
-
-
-class Stream:
-    """What a rank wrote to a channel: `low` to `high` bytes of `data`, since a killed rank does not know its last write."""
-
-    def __init__(self, rank, channel, host, data):
-        self.rank, self.channel, self.host, self.data = rank, channel, host, data
-        self.low = self.high = 0
-        self.pid = None
-
-    def __str__(self):
-        return f"rank {self.rank} {self.channel}"
-
-
-class Rank:
-    """The exit code of a rank, if it is known, and its streams, by its log."""
-
-    def __init__(self, number, host, log, data):
-        self.code, self.pid, pending = None, None, None
-        self.streams = {channel: Stream(number, channel, host, data[channel]) for channel in CHANNELS.values()}
-        for kind, *words in map(str.split, log.decode().splitlines()):
-            if kind == "w":
-                pending, (offset, length, crc) = self.streams[words[0]], map(int, words[1:])
-                if offset != pending.low or zlib.crc32(pending.data[offset : offset + length]) != crc:
-                    raise Failure(f"log of {pending} at offset {offset}: expected offset {pending.low} and the hash of its data")
-                pending.high = offset + length
-            elif kind == "r":
-                pending.low += max(int(words[0]), 0)
-                pending.high = pending.low
-            elif kind == "p":
-                self.pid = int(words[0])
-            else:
-                self.code = int(words[0]) + (128 if kind == "k" else 0)
-        for stream in self.streams.values():
-            stream.pid = self.pid
-
-
-class Track:
-    """The position of a reader in a stream."""
-
-    def __init__(self, reader, stream, may_lose):
-        self.reader, self.stream, self.may_lose = reader, stream, may_lose
-        self.position = self.delivered = self.lost = 0
-        # What a text leaves open: how much is lost, since a newline at a gap may be of the stream or added; where that begins,
-        # since what follows a gap may be the same as the first missing bytes; how much is lost at the end of a killed rank.
-        self.slack = self.shift = self.tail = 0
-        self.first_gap, self.broken, self.cut_at = None, None, None
-
-    def __str__(self):
-        return str(self.stream)
-
-    def fail(self, offset, expected, got):
-        raise Failure(f"{self.reader}: {self.stream} at offset {offset}: expected {expected}, got {got}")
-
-    def take(self, data):
-        """Takes the next bytes."""
-        at = self.position
-        wanted = self.stream.data[at : at + len(data)]
-        if data != wanted:
-            first = common(data, wanted)
-            self.fail(at + first, wanted[first : first + 40], data[first : first + 40])
-        if at + len(data) > self.stream.high or self.broken is not None:
-            self.fail(min(at, self.stream.high), "the end", data[max(self.stream.high - at, 0) :][:40])
-        if data and self.cut_at == at:
-            self.fail(at, "a line in one piece", data[:40])
-        self.position += len(data)
-        self.delivered += len(data)
-
-    def gap(self, offset, lost):
-        """Takes a gap of this offset and length."""
-        if not self.may_lose or self.broken is not None:
-            self.fail(self.position, "no gap", f"one of {lost} bytes at {offset}")
-        if offset != self.position or lost <= 0 or offset + lost > self.stream.high:
-            self.fail(self.position, f"a gap here, before the end at {self.stream.high}", f"one of {lost} bytes at {offset}")
-        self.first_gap = offset if self.first_gap is None else self.first_gap
-        self.position += lost
-        self.lost += lost
-
-    def text(self, line):
-        """Takes a line of text, or a part of one. Its newline may have been added, because the line was cut."""
-        data, at, part = self.stream.data, self.position, line.removesuffix(b"\n")
-        is_whole = data.startswith(line, at)
-        if not is_whole and not data.startswith(part, at):
-            found, cut = (data.find(text, at) if self.may_lose else -1 for text in (line, part))
-            if cut < 0:
-                self.take(line)
-            is_whole = found == cut
-            self.slack, self.shift = self.slack + 1, 16
-            self.gap(at, cut - at)
-        self.take(line if is_whole else part)
-        self.cut_at = None if is_whole and line.endswith(b"\n") else self.position
-
-    def finish(self, has_offsets):
-        """Checks the end of a stream whose reader got all that there is."""
-        stream, end = self.stream, self.position
-        if self.may_lose and not has_offsets and end <= stream.high:
-            # What is missing at the end is seen in the messages alone.
-            self.first_gap = end if self.first_gap is None and end < stream.high else self.first_gap
-            self.lost += max(stream.low - end, 0)
-            self.slack += self.cut_at == end
-            self.tail = stream.high - max(stream.low, end)
-        elif not stream.low <= end <= stream.high:
-            self.fail(end, f"{stream.low - end} more bytes", "the end")
-        else:
-            stream.low = stream.high = end
-
-
 class Reader:
     """A reader of the history: its tracks, messages and end."""
 
@@ -165,9 +45,13 @@ class Reader:
         self.has_offsets = record["format"] == "json"
         # All objects are in one output.
         self.merged = record["merged"] or self.has_offsets
-        chosen = [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]
+        # A tool of one attempt of several, which may have less streams than there are.
+        base, existing = record.get("base", 0), record.get("streams")
+        self.nspace = record.get("nspace", job["nspace"])
+        chosen = [
+            (rank, channel) for rank in record["ranks"] for channel in record["channels"] if not existing or [rank + base, channel] in existing]
         self.tracks = {
-            (rank, channel): Track(self.name, ranks[rank].streams[channel], record["may_lose"]) for rank, channel in chosen}
+            (rank, channel): Track(self.name, ranks[rank + base].streams[channel], record["may_lose"]) for rank, channel in chosen}
         # Interrupted when all ranks have ended, or with a full disk, `iof run` does not wait for what nodes have yet to send to
         # tools. Nor does it wait for one that stands still when another one is lost.
         is_tool = record["code"] != 0 and not (record["launcher"] or record["agent"])
@@ -247,8 +131,8 @@ class Reader:
             return False
         if found["type"] == "message":
             return True
-        if found["nspace"] != self.job["nspace"]:
-            self.fail(f"the job {self.job['nspace']}", line[:120])
+        if found["nspace"] != self.nspace:
+            self.fail(f"the job {self.nspace}", line[:120])
         if found["type"] in ("rank_start", "exit", "job_end"):
             return True
         if found["rank"] is None:
@@ -285,8 +169,8 @@ class Reader:
             return False
         job, rank, pid, channel = (word and word.decode() for word in tag.groups())
         track = self.track(rank, channel, output)
-        if job and job != self.job["nspace"] or pid not in (None, "unknown", str(track.stream.pid)):
-            track.fail(track.position, f"the tag of pid {track.stream.pid} of {self.job['nspace']}", line[:120])
+        if job and job != self.nspace or pid not in (None, "unknown", str(track.stream.pid)):
+            track.fail(track.position, f"the tag of pid {track.stream.pid} of {self.nspace}", line[:120])
         track.text(line[tag.end() :])
         return True
 
@@ -387,7 +271,7 @@ class Reader:
         if unfinished and int(unfinished[2]) > received:
             self.fail(f"at most {received} bytes of unfinished streams", unfinished[0])
         # The engine has gone: it was killed, had no patience with a slow reader, or ended before the tool came.
-        was_late = self.record["began"] + 1 > self.job["last_write"] and not received
+        was_late = self.record["began"] + 1 > self.record.get("last_write", self.job["last_write"]) and not received
         # So has that of an agent that was killed.
         is_cut = self.job["killed"] or self.is_left or self.record["slow"] or self.record["agent"] and self.lost_hosts
         if not (is_cut or was_late) or code not in (1, 2) or not GONE.search(self.text):
@@ -436,6 +320,9 @@ def check(history):
     said = launcher["err"] + launcher["out"]
     job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said, "few": job_lacked_files(history, said)}
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
+    job["said"], job["hindered"] = said, any(record["launcher"] and record["hindered"] for record in history["readers"])
+    # Under torchrun, a full disk changes nothing but the files that are on it.
+    job["full"] &= not job.get("torchrun")
     try:
         ranks = {number: Rank(number, *rest) for number, rest in history["ranks"].items()}
     except Failure as failure:
@@ -443,10 +330,13 @@ def check(history):
     # The readers with offsets find the ends on which the others must agree.
     for record in sorted(history["readers"], key=lambda record: (record["format"] != "json", not record["launcher"])):
         try:
-            reader = Reader(job, record, ranks)
+            kinds = {"console": history_check_torch.Console, "files": history_check_torch.Files}
+            reader = kinds.get(record.get("torchrun"), Reader)(job, record, ranks)
             reader.read()
             reader.finish()
-            if record["launcher"]:
+            if record["launcher"] and job.get("torchrun"):
+                history_check_torch.check_code(job, ranks)
+            elif record["launcher"]:
                 check_code(job, ranks, reader)
         except Failure as failure:
             found.append(str(failure))

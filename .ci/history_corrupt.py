@@ -16,6 +16,9 @@ def body(reader, line):
     """The index of the rank's bytes in a line."""
     if reader["format"] == "json":
         return line.index(b'"data":"') + 8
+    if reader["format"] == "torchrun":
+        found = re.match(re.escape(reader["prefix"].encode()).replace(b"RANK", rb"\d+"), line)
+        return found.end() if found else 0
     return TAG.match(line).end() if reader["format"] == "tag" else 0
 
 
@@ -23,6 +26,9 @@ def has_text(reader, line):
     """Whether a line has some bytes of a rank."""
     if reader["format"] == "json":
         return b'"data":"' in line and b'"encoding"' not in line and len(json.loads(line)["data"]) > 8
+    if reader["format"] == "torchrun" and not (body(reader, line) or LABEL.match(line)):
+        # A message of torchrun.
+        return False
     return len(line) - body(reader, line) > 8
 
 
@@ -107,7 +113,8 @@ def wrong_code(rng, history, reader):
     code = rng.choice([99, 1, 2] if reader["code"] == 0 else [99, 0])
     # An interrupted job may have ended before. A pull that fails may be right to do so, and one that ends, too.
     if reader["launcher"]:
-        job["code"] = 99 if job["interrupted"] else code
+        is_certain = not job["interrupted"] and not (job.get("torchrun") and (job["killed_ranks"] or reader["hindered"]))
+        job["code"] = code if is_certain else 99
     reader["code"] = 99 if reader["code"] else code
     return not reader["killed"]
 
@@ -171,7 +178,14 @@ def must_show(history, reader):
     """Whether a reader got all that there is, so that each defect shows. One with a full disk got less."""
     given_up = any(text in b"".join(reader["outputs"].values()) for text in (b"accepted nothing", b"was given up", b"not started after"))
     is_whole = reader["launcher"] or reader["code"] == 0
-    return is_whole and not (reader["killed"] or given_up or is_full(reader) or reader["hindered"] or history["job"]["lost_hosts"])
+    is_full_here = is_full(reader) if not reader.get("torchrun") else reader["small"] and any(map(is_full, history["readers"]))
+    return is_whole and not (reader["killed"] or given_up or is_full_here or reader["hindered"] or history["job"]["lost_hosts"])
+
+
+def may_end(history):
+    """Whether a worker of torchrun was killed in a write, so that nobody knows how much of it there must be."""
+    last = [log.splitlines()[-1] for _, log, _ in history["ranks"].values() if log]
+    return "torchrun" in history["job"] and any(line.startswith(b"w") for line in last)
 
 
 def try_all(history, rng, count):
@@ -179,7 +193,8 @@ def try_all(history, rng, count):
     tried, accepted = collections.Counter(), []
     cases = [
         (number, name) for number, reader in enumerate(history["readers"]) for name in CORRUPTIONS
-        if (is_full(reader) if "full" in name else must_show(history, reader))]
+        if (is_full(reader) and not reader.get("torchrun") if "full" in name else must_show(history, reader))]
+    cases = [case for case in cases if not (may_end(history) and case[1] in ("missing line", "missing end"))]
     rng.shuffle(cases)
     for number, name in sorted(cases, key=lambda case: not re.search("gap|of an end|full", case[1])):
         changed = {**history, "job": dict(history["job"]), "ranks": dict(history["ranks"])}

@@ -26,7 +26,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_USER, NEW_MOUNTS, RECURSIVE_PRIVATE, DETACH = 0x10000000, 0x20000, 0x44000, 2
-SIGNALS = {"kill": signal.SIGKILL, "cut": signal.SIGKILL, "interrupt": signal.SIGINT, "freeze": signal.SIGSTOP}
+SIGNALS = {"kill": signal.SIGKILL, "cut": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
 CHANNELS = {"stdout": 2, "stderr": 4, "stddiag": 8}
 # A carrier with processes of its own between the front end and the agent or the link, which can be cut.
 PIPES = """export NODE=$1
@@ -63,8 +63,7 @@ def mount(path, kib):
 
 def unmount(path, directory):
     """Takes what is on a small disk to a directory."""
-    for file in os.scandir(path):
-        shutil.copy(file.path, directory)
+    [shutil.copy(file.path, directory) for file in os.scandir(path) if file.is_file()]
     call("umount2", path.encode(), DETACH)
     os.rmdir(path)
 
@@ -147,7 +146,7 @@ def tool(reader, pid, run):
     words = [run.args.tool] if reader["tool"] == "c" else [run.args.python, f"{HERE}/history_tool.py"]
     channels = sum(CHANNELS[channel] for channel in reader["channels"])
     ranks = reader["ranks"] if len(reader["ranks"]) < len(run.hosts) and not reader["agent"] else []
-    return [*words, str(pid), run.directory, f"job{run.seed}", str(channels), *map(str, ranks)]
+    return [*words, str(pid), run.directory, reader.get("nspace", f"job{run.seed}"), str(channels), *map(str, ranks)]
 
 
 def sshd(directory):
@@ -192,6 +191,13 @@ def prepare(args, directory, ends):
         subprocess.run([args.python, "-c", "import iof"], check=True, capture_output=True)
         return args.python
 
+    def find_torchrun():
+        torchrun = os.path.join(os.path.dirname(args.python or ""), "torchrun")
+        if not args.python or not os.path.exists(torchrun):
+            raise OSError(f"no torchrun beside {args.python}, which has no iof or no torch (.ci/torch)")
+        subprocess.run([args.python, "-c", "import iof.torchrun"], check=True, capture_output=True)
+        return torchrun
+
     def memory():
         for file in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError):
@@ -209,11 +215,11 @@ def prepare(args, directory, ends):
 
     args.rank, args.slow, args.left_out = build("rank"), build("slow"), set()
     wanted = {
-        "disks": own_mounts, "tool": build_tool, "python": find_python, "freezer": lambda: cgroup("cgroup.freeze"), "memory": memory,
+        "disks": own_mounts, "tool": build_tool, "python": find_python, "torchrun": find_torchrun, "freezer": lambda: cgroup("cgroup.freeze"), "memory": memory,
         "ssh": start_sshd, "clocks": clocks}
     for name, find in wanted.items():
         try:
-            if not args.all and name in ("tool", "python", "disks", "freezer", "memory", "clocks"):
+            if not args.all and name in ("tool", "python", "torchrun", "disks", "freezer", "memory", "clocks"):
                 raise OSError("without --all")
             setattr(args, name, find())
         except (OSError, subprocess.CalledProcessError) as error:

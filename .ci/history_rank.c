@@ -3,6 +3,7 @@
  * Operations: `w CHANNEL BYTES` writes the next bytes of DIR/data.RANK.CHANNEL, `s MS` sleeps, `x CODE` exits, `k SIGNAL`
  * kills itself. The log has `w CHANNEL OFFSET BYTES CRC32` before each write(2) and `r RESULT` after it, so that a rank
  * that is killed between them has written up to BYTES of this write. `p PID` is its first line; `x` and `k` are as above.
+ * Under torchrun, RANK is the number of attempts before, times the number of workers, plus the worker's rank.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,8 +61,12 @@ static void write_all(int channel, size_t length)
 
 int main(int argc, char **argv)
 {
-    char path[4096], operation, name[16];
-    const char *rank = getenv("IOF_RANK"), *diag = getenv("IOF_STDDIAG_FD");
+    char path[4096], operation, name[16], number[16];
+    const char *rank = getenv("IOF_RANK"), *diag = getenv("IOF_STDDIAG_FD"), *attempt = getenv("TORCHELASTIC_RESTART_COUNT");
+    if (attempt && getenv("RANK") && getenv("WORLD_SIZE")) {
+        snprintf(number, sizeof number, "%d", atoi(attempt) * atoi(getenv("WORLD_SIZE")) + atoi(getenv("RANK")));
+        rank = number;
+    }
     if (argc != 2 || !rank)
         return 97;
     fds[2] = diag ? atoi(diag) : -1;
