@@ -5,10 +5,13 @@ import pty
 import re
 import signal
 import subprocess
+import threading
 import time
 import tty
+import types
 
 import iof
+import iof.torchrun
 import pytest
 from conftest import until
 
@@ -145,3 +148,34 @@ def test_sigterm_between_two_attempts_leaves_no_worker(run):
     started.process.send_signal(signal.SIGTERM)
     assert started.end()[2] != 0
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+def test_a_signal_does_not_end_the_wait_for_the_output_of_an_attempt():
+    go, written = threading.Event(), []
+
+    class Job:
+        _native = types.SimpleNamespace(close=lambda _rank: None)
+
+        def batches(self):
+            go.wait()
+            written.append("all")
+            return []
+
+        def report_exit(self, _rank, _code):
+            return True
+
+    def interrupt(*_signal):
+        raise InterruptedError
+
+    attempt = iof.torchrun._Attempt(Job(), {}, [], [])
+    attempt.start()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(InterruptedError):
+            attempt.finish()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    threading.Timer(0.1, go.set).start()
+    attempt.finish()
+    assert written == ["all"]

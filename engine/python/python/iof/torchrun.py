@@ -18,7 +18,7 @@ import string
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -110,9 +110,21 @@ class _Attempt:
     sinks: dict[tuple[int, Channel], _Sink]
     writing: list[int]
     fifos: list[str]
-    thread: threading.Thread | None = None
+    #: Set when the output is written. Not `Thread.join`: in Python 3.11, a thread counts as ended once a signal has
+    #: interrupted that.
+    is_written: threading.Event = field(default_factory=threading.Event)
 
-    def read(self) -> None:
+    def start(self) -> None:
+        """Starts a daemon that writes the output: the interpreter would wait for another thread before `_close` is called."""
+        threading.Thread(target=self.write, name="iof-torchrun", daemon=True).start()
+
+    def write(self) -> None:
+        try:
+            self.write_until_end()
+        finally:
+            self.is_written.set()
+
+    def write_until_end(self) -> None:
         """Writes the output until each stream has ended."""
         left = set(self.sinks)
         for item in self.job.batches():
@@ -132,14 +144,13 @@ class _Attempt:
             os.close(self.writing.pop())
         while self.fifos:
             shutil.rmtree(os.path.dirname(self.fifos.pop()))
-        assert self.thread is not None
-        self.thread.join(GRACE)
+        self.is_written.wait(GRACE)
         ranks = {rank for rank, _channel in self.sinks}
         for rank in ranks:
             # A process that a worker has left holds a pipe.
             self.job._native.close(rank)
             self.job.report_exit(rank, None)
-        self.thread.join()
+        self.is_written.wait()
 
 
 class LogsSpecs(DefaultLogsSpecs):  # type: ignore[misc, unused-ignore]
@@ -186,9 +197,7 @@ class LogsSpecs(DefaultLogsSpecs):  # type: ignore[misc, unused-ignore]
         for files in adopted.values():
             for reading in files.values():
                 os.close(reading)
-        # A daemon, because the interpreter would otherwise wait for it before `_close` is called.
-        attempt.thread = threading.Thread(target=attempt.read, name="iof-torchrun", daemon=True)
-        attempt.thread.start()
+        attempt.start()
         self._attempt = attempt
         # Without files to read, torch has no threads for them.
         default.tee_stdouts, default.tee_stderrs = {}, {}
