@@ -334,9 +334,9 @@ def check(history):
             reader = kinds.get(record.get("torchrun"), Reader)(job, record, ranks)
             reader.read()
             reader.finish()
-            if record["launcher"] and job.get("torchrun"):
+            if record.get("torchrun") == "console":
                 history_check_torch.check_code(job, ranks)
-            elif record["launcher"]:
+            elif record["launcher"] and not job.get("torchrun"):
                 check_code(job, ranks, reader)
         except Failure as failure:
             found.append(str(failure))

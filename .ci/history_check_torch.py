@@ -127,8 +127,8 @@ def check_code(job, ranks):
     if job["killed"]:
         failed = {-9}
     elif job["interrupted"] or job["hindered"]:
-        # A signal may come at the end, and torchrun itself may lack files.
-        failed |= {1}
+        # A signal may come at the end, when torch or even Python no longer handles it, and torchrun itself may lack files.
+        failed |= {1, -2, -15} if job["interrupted"] else {1}
     else:
         # A rank that was killed may have ended before.
         failed |= {1} if job["killed_ranks"] else set()
