@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 
 import iof
 import iof.torchrun
@@ -99,6 +100,29 @@ def test_a_full_disk_ends_the_file_and_not_the_console(capfd):
     os.close(reading)
     message = "iof: /dev/full: No space left on device: the rest is not written to it\n"
     assert capfd.readouterr().err == message
+
+
+def test_messages_of_torch_do_not_divide_lines_in_a_pipe():
+    reading, writing = os.pipe()
+    sink = iof.torchrun._Sink("", writing, "[a]: ")
+    lines = [b"%04d" % number * 20 for number in range(5000)]
+    ended, messages = threading.Event(), []
+
+    def tell():
+        while not ended.is_set():
+            messages.append(os.write(writing, b"a message\n"))
+        os.close(writing)
+
+    def write():
+        sink.write(b"\n".join(lines) + b"\n")
+        ended.set()
+
+    for target in (tell, write):
+        threading.Thread(target=target).start()
+    with open(reading, "rb", buffering=0) as file:
+        found = b"".join(iter(lambda: file.read(5000), b"")).splitlines()
+    assert [line for line in found if line != b"a message"] == [b"[a]: " + line for line in lines]
+    assert len(found) == len(lines) + len(messages)
 
 
 def test_a_console_that_cannot_be_written_is_reported_and_a_closed_one_is_not(capfd, tmp_path):

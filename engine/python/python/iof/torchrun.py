@@ -12,6 +12,7 @@ import errno
 import inspect
 import os
 import re
+import select
 import shutil
 import socket
 import string
@@ -75,7 +76,7 @@ class _Sink:
         if lines and self.console is not None:
             body = lines.removesuffix(b"\n")
             try:
-                _write(self.console, self.prefix + body.replace(b"\n", b"\n" + self.prefix) + b"\n")
+                _write_lines(self.console, self.prefix + body.replace(b"\n", b"\n" + self.prefix) + b"\n")
             except OSError as error:
                 name = {1: "stdout", 2: "stderr"}.get(self.console, "the console")
                 self.console = None
@@ -94,6 +95,15 @@ def _write(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _write_lines(descriptor: int, lines: bytes) -> None:
+    """Writes whole lines in pieces that a pipe takes at once, so that messages of torch come between lines."""
+    start = 0
+    while start < len(lines):
+        end = lines.rfind(b"\n", start, start + select.PIPE_BUF) + 1 or lines.index(b"\n", start) + 1
+        _write(descriptor, lines[start:end])
+        start = end
 
 
 def _tell(message: str) -> None:
