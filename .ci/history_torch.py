@@ -22,6 +22,9 @@ def plan(run):
     run.cache, run.has_diag, run.carrier, run.reattach = 1 << 20, False, "torchrun", False
     run.bad_exit, run.timeout, run.at_start = None, False, False
     run.disk = rng.choice([None] * 5 + [16, 64, 256]) if run.args.disks else None
+    run.variables["PMIX_SERVER_TMPDIR"] = run.directory
+    # A message of torchrun may divide a line that is longer than a pipe takes at once.
+    run.longest = 3000
     run.plan_ranks()
     for attempt in range(attempts - 1):
         path = pathlib.Path(run.path(f"plan.{attempt * workers + rng.randrange(workers)}"))
