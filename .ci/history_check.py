@@ -19,7 +19,7 @@ import json
 import re
 
 import history_check_torch
-from history_streams import CHANNELS, LABEL, Failure, Rank, Track, common, lines
+from history_streams import CHANNELS, LABEL, Failure, Rank, Stream, Track, common, lines
 
 MESSAGE = re.compile(rb"^iof: [^\n]*\n?", re.M)
 TAG = re.compile(rb"\[(?:([^\],]+),)?(\d+)\](?:\[[^\]:]*:(\d+|unknown)\])?<(stdout|stderr|stddiag)>: ")
@@ -45,13 +45,15 @@ class Reader:
         self.has_offsets = record["format"] == "json"
         # All objects are in one output.
         self.merged = record["merged"] or self.has_offsets
-        # A tool of one attempt of several, which may have less streams than there are.
-        base, existing = record.get("base", 0), record.get("streams")
+        # A tool of one attempt of several, of which some streams are not the engine's: it sees them as empty.
+        self.base = base = record.get("base", 0)
+        existing = record.get("streams")
         self.nspace = record.get("nspace", job["nspace"])
-        chosen = [
-            (rank, channel) for rank in record["ranks"] for channel in record["channels"] if not existing or [rank + base, channel] in existing]
-        self.tracks = {
-            (rank, channel): Track(self.name, ranks[rank + base].streams[channel], record["may_lose"]) for rank, channel in chosen}
+        self.tracks = {}
+        for rank, channel in [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]:
+            is_there = not existing or [rank + base, channel] in existing
+            stream = ranks[rank + base].streams[channel] if is_there else Stream(rank + base, channel, None, b"")
+            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"])
         # Interrupted when all ranks have ended, or with a full disk, `iof run` does not wait for what nodes have yet to send to
         # tools. Nor does it wait for one that stands still when another one is lost.
         is_tool = record["code"] != 0 and not (record["launcher"] or record["agent"])
@@ -182,7 +184,7 @@ class Reader:
                 at = message.end()
                 continue
             label = LABEL.match(raw, at)
-            tracks = [self.track(label[1], CHANNELS[label[2].decode()], output)] if label else self.on(output)
+            tracks = [self.track(int(label[1]) - self.base, CHANNELS[label[2].decode()], output)] if label else self.on(output)
             length = max(self.plain_line(track, raw, at) for track in tracks)
             at += length or self.fail("a line of one of its streams", raw[at : at + 80])
 

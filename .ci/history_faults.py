@@ -146,7 +146,7 @@ def tool(reader, pid, run):
     words = [run.args.tool] if reader["tool"] == "c" else [run.args.python, f"{HERE}/history_tool.py"]
     channels = sum(CHANNELS[channel] for channel in reader["channels"])
     ranks = reader["ranks"] if len(reader["ranks"]) < len(run.hosts) and not reader["agent"] else []
-    return [*words, str(pid), run.directory, reader.get("nspace", f"job{run.seed}"), str(channels), *map(str, ranks)]
+    return [*words, str(pid), run.sockets, reader.get("nspace", f"job{run.seed}"), str(channels), *map(str, ranks)]
 
 
 def sshd(directory):

@@ -22,7 +22,7 @@ def plan(run):
     run.cache, run.has_diag, run.carrier, run.reattach = 1 << 20, False, "torchrun", False
     run.bad_exit, run.timeout, run.at_start = None, False, False
     run.disk = rng.choice([None] * 5 + [16, 64, 256]) if run.args.disks else None
-    run.variables["PMIX_SERVER_TMPDIR"] = run.directory
+    run.variables["PMIX_SERVER_TMPDIR"], run.sockets = run.directory, run.path(f"iof-{os.getuid()}")
     # A message of torchrun may divide a line that is longer than a pipe takes at once.
     run.longest = 3000
     run.plan_ranks()
