@@ -150,32 +150,73 @@ def test_sigterm_between_two_attempts_leaves_no_worker(run):
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
 
+class Blocked:
+    """A job whose output can't be written until `go`."""
+
+    _native = types.SimpleNamespace(close=lambda _rank: None)
+
+    def __init__(self):
+        self.go, self.written = threading.Event(), []
+
+    def batches(self):
+        self.go.wait()
+        self.written.append("all")
+        return []
+
+    def report_exit(self, _rank, _code):
+        return True
+
+
+class Trigger(list):
+    """A list that has a signal sent when an element is taken."""
+
+    def pop(self):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        return super().pop()
+
+
+class Interrupted(threading.Event):
+    """An event in whose first waits a signal arrives."""
+
+    def __init__(self, signals):
+        super().__init__()
+        self.signals = signals
+
+    def wait(self, timeout=None):
+        if self.signals:
+            self.signals -= 1
+            raise InterruptedError
+        return super().wait(timeout)
+
+
 def test_a_signal_does_not_end_the_wait_for_the_output_of_an_attempt():
-    go, written = threading.Event(), []
-
-    class Job:
-        _native = types.SimpleNamespace(close=lambda _rank: None)
-
-        def batches(self):
-            go.wait()
-            written.append("all")
-            return []
-
-        def report_exit(self, _rank, _code):
-            return True
-
-    def interrupt(*_signal):
+    def handle(*_signal):
         raise InterruptedError
 
-    attempt = iof.torchrun._Attempt(Job(), {}, [], [])
+    job = Blocked()
+    attempt = iof.torchrun._Attempt(job, {}, Trigger([os.dup(1)]), [])
     attempt.start()
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGUSR1, handle)
     try:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(InterruptedError):
             attempt.finish()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    threading.Timer(0.1, go.set).start()
+    threading.Timer(0.1, job.go.set).start()
     attempt.finish()
-    assert written == ["all"]
+    assert job.written == ["all"]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_at_the_exit_loses_no_output_and_a_second_one_is_an_error(signals, monkeypatch, capfd):
+    job, codes = Blocked(), []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    specs = iof.torchrun.LogsSpecs(log_dir=os.devnull)
+    specs._attempt = iof.torchrun._Attempt(job, {}, [], [], Interrupted(signals))
+    specs._attempt.start()
+    threading.Timer(0.1, job.go.set).start()
+    specs._close()
+    if signals == 1:
+        assert (job.written, codes, capfd.readouterr().err) == (["all"], [], "")
+    else:
+        assert (codes, capfd.readouterr().err) == ([1], "iof: interrupted: the rest of the output is not written\n")

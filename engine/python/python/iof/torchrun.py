@@ -221,9 +221,19 @@ class LogsSpecs(DefaultLogsSpecs):  # type: ignore[misc, unused-ignore]
             self._ended, self._attempt = self._attempt.job, None
 
     def _close(self) -> None:
-        self._finish()
-        if self._engine is not None:
-            self._engine.close()
+        """Writes what is left when the workers have ended. Python ignores exceptions here: one signal is ignored, and another
+        one ends the process, so that its exit code is not 0."""
+        signals = (Exception, KeyboardInterrupt)
+        with contextlib.suppress(*signals):
+            self._finish()
+        try:
+            self._finish()
+        except signals:
+            _tell("interrupted: the rest of the output is not written")
+            os._exit(1)
+        with contextlib.suppress(*signals):
+            if self._engine is not None:
+                self._engine.close()
 
 
 def _prefix(env: dict[str, str]) -> str:
