@@ -221,7 +221,9 @@ class Reader:
             is_whole = self.is_whole if channel == "stdout" else self.is_whole_elsewhere
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
-        if self.is_whole and not self.lost_hosts and not self.record["tool"]:
+        # Interrupted when all ranks have ended, `iof run` does not wait for the report of its output, and says so.
+        is_left = self.record["launcher"] and self.job["interrupted"] and "not counting an output that failed" in self.text
+        if self.is_whole and not self.lost_hosts and not self.record["tool"] and not is_left:
             self.check_messages()
         if not self.record["launcher"] and not self.record["killed"]:
             self.check_pull_code()
