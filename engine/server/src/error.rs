@@ -160,6 +160,14 @@ pub enum LaunchError {
         /// The numbers of open, required and allowed files.
         files: TooFewFiles,
     },
+    /// Other files were opened meanwhile: too few are left for the streams of a rank. Ranks may have run.
+    #[error("too few files for the streams of rank {rank}: {files}, or start fewer ranks")]
+    RankFiles {
+        /// The rank.
+        rank: Rank,
+        /// The numbers of open, required and allowed files.
+        files: TooFewFiles,
+    },
     /// The process may create fewer memory maps than the job needs.
     #[error("too few memory maps for {ranks} ranks: {maps}, or start fewer ranks")]
     Maps {

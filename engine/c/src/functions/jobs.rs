@@ -111,9 +111,10 @@ impl Drop for ReservedName<'_> {
 fn launch_status(error: &LaunchError) -> Status {
     match error {
         LaunchError::NameTaken(_) => Status::ERR_EXISTS,
-        LaunchError::Files { .. } | LaunchError::Maps { .. } | LaunchError::Pmi { .. } => {
-            Status::ERR_OUT_OF_RESOURCE
-        }
+        LaunchError::Files { .. }
+        | LaunchError::RankFiles { .. }
+        | LaunchError::Maps { .. }
+        | LaunchError::Pmi { .. } => Status::ERR_OUT_OF_RESOURCE,
         LaunchError::Ranks { .. }
         | LaunchError::EmptyApp { .. }
         | LaunchError::UnknownStdinRank { .. }

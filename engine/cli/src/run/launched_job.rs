@@ -80,6 +80,8 @@ impl LaunchedJob {
 fn not_started(error: LaunchError) -> Failure {
     match error {
         LaunchError::Spawn { .. }
+        | LaunchError::RankFiles { .. }
+        | LaunchError::Binding(_)
         | LaunchError::Alone(_)
         | LaunchError::Rings { .. }
         | LaunchError::Capture(_)

@@ -201,8 +201,7 @@ impl Starter {
             spawned.map_err(|source| planned.spawn_failed(source))?;
         signallers.push(child.signaller());
         let highest = outputs.iter().map(AsRawFd::as_raw_fd).max().unwrap_or(-1);
-        check_files_of_rank(highest, &self.caches)
-            .map_err(|files| LaunchError::Files { ranks: spec.nprocs(), files })?;
+        check_files_of_rank(highest, &self.caches).map_err(|files| LaunchError::RankFiles { rank, files })?;
         if let Some((pmi, socket)) = pmi.zip(socket) {
             // Before the registration, so that what the rank reports precedes its exit. The socket is
             // not read before the report that all ranks are started. An engine that is being dropped
