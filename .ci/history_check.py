@@ -34,7 +34,7 @@ FEW = "Too many open files"
 GONE = re.compile(r"no (running )?engine|lost (the )?engine|no jobs|has ended|cannot connect")
 
 
-UNSTARTED = re.compile(rb"^(?:iof: |\{\"type\":\"message\").*(not started after|too few files|cannot start|did not start|start was interrupted)", re.M)
+UNSTARTED = re.compile(rb"^(?:iof: |\{\"type\":\"message\").*(not started after|too few files|too many open files to start|cannot start|did not start|start was interrupted)", re.M)
 
 
 class Reader:

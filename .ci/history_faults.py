@@ -3,6 +3,7 @@
 A fault is a verb and a target, such as `kill agent`. What each may cause is in history_check.py:
 
 * kill, cut, interrupt, freeze: signals. `cgroup-freeze` stops all threads of a process in the kernel instead.
+* stutter: a process is stopped and continued again and again, each time at another place, and each counts as a fault.
 * emfile: the process can open no further file for a while. At the start (`few files`), the launcher has few.
 * enomem: a cgroup of the process has memory for a while. What asks for more is killed, or gets ENOMEM.
 * full disk: outputs and files are on a tmpfs of some KiB.
@@ -16,6 +17,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import random
 import resource
 import shutil
 import signal
@@ -103,14 +105,29 @@ def inside(where, pid, before=(), after=()):
             group.rmdir()
 
 
+def stutter(pid, length):
+    """Stops and continues a process for a number of seconds. Returns how often."""
+    end, times = time.monotonic() + length, 0
+    with contextlib.suppress(OSError):
+        while time.monotonic() < end and ") Z " not in pathlib.Path(f"/proc/{pid}/stat").read_text():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(random.uniform(0, 0.003))
+            os.kill(pid, signal.SIGCONT)
+            times += 1
+            time.sleep(random.uniform(0, 0.006))
+    return times
+
+
 def send(verb, pid, length, args):
-    """Has a fault happen to a process, for a number of seconds. Returns whether it could."""
+    """Has a fault happen to a process, for a number of seconds. Returns how often it could."""
     with contextlib.suppress(OSError):
         if verb in SIGNALS:
             os.kill(pid, SIGNALS[verb])
             if verb == "freeze":
                 time.sleep(length)
                 os.kill(pid, signal.SIGCONT)
+        elif verb == "stutter":
+            return stutter(pid, length)
         elif verb == "emfile" and args.all:
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             count = len(os.listdir(f"/proc/{pid}/fd"))

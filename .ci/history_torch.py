@@ -31,7 +31,7 @@ def plan(run):
         *others, _ = path.read_text().splitlines()
         path.write_text("\n".join([*others, f"s {rng.choice([0, 0, 100, 500])}", rng.choice(["x 3", "k 9", "k 15"])]))
     faults = ["freeze end", "freeze rank", "kill rank", "cgroup-freeze end", "cgroup-freeze rank"] * 2
-    faults += ["interrupt end", "terminate end", "kill end", "emfile end"]
+    faults += ["interrupt end", "terminate end", "kill end", "emfile end"] + ["stutter end", "stutter rank"] * 5
     count = rng.choice([0, 0, 1, 1, 2, 5])
     run.faults = [(rng.uniform(0, 1.5 * attempts), rng.choice(faults), rng.random(), rng.uniform(0.05, 1.0)) for _ in range(count)]
     words = [run.args.torchrun, "--logs-specs", "iof", "--nnodes", "1", "--nproc-per-node", str(workers), "--no-python"]
