@@ -243,7 +243,7 @@ fn a_job_without_the_selected_rank_is_named_and_the_others_are_pulled() {
     let small = job(&site, "small", &gate);
     let script = format!("echo $IOF_RANK; : < {}", gate.path());
     let large = site.run_sh(&["--nspace", "large", "-n", "2"], &script);
-    wait_for("the jobs", || (site.sockets().len() == 2).then_some(()));
+    ["small", "large"].into_iter().for_each(|name| wait_for_pulls(&site, name, 0));
     let pull = site.pull(&["--all", "--rank", "1"]);
     wait_for_pulls_of(&site, "large", 1, 1);
     gate.open();
