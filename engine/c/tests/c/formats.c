@@ -92,11 +92,21 @@ static int tool(const iof_proc_t *job, const char *level, char **args, bool own)
     assert(sem_init(&ended, 0, 0) == 0);
     assert(iof_tool_init(NULL, in_init ? infos : NULL, in_init ? ninfos : 0) == IOF_SUCCESS);
     assert(iof_Register_event_handler(codes, 1, NULL, 0, event, NULL, NULL) >= 0);
+    /* The job waits for the registration: otherwise its end could come before its output. */
+    char gate[64], script[4096];
+    snprintf(gate, sizeof gate, "/tmp/iof-formats.%d", (int)getpid());
+    snprintf(script, sizeof script, "until [ -e %s ]; do sleep 0.01; done; %s", gate, args[3]);
+    if (spawns && !own) {
+        args[3] = script;
+    }
     bool has_job = !spawns || start(args, true, true);
     if (has_job && !own) {
         pull(job, !in_init && !spawns);
     }
+    FILE *opened = fopen(gate, "w");
+    assert(opened != NULL && fclose(opened) == 0);
     assert(!has_job || sem_wait(&ended) == 0);
+    assert(unlink(gate) == 0);
     assert(iof_tool_finalize() == IOF_SUCCESS);
     return 0;
 }
