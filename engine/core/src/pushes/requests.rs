@@ -263,8 +263,11 @@ impl Core {
 
     /// Records that a local target has taken all bytes or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
-        let Some(push) = self.pushes.get_mut(&id) else { absent!("push", return) };
-        let Some(proc) = push.local(target) else { absent!("target", return) };
+        let Some(proc) = self.pushes.get(&id).and_then(|push| push.local(target)) else {
+            // The end of the capture thread has ended it, and the refusal of its begin follows.
+            debug_assert!(!self.has_capture, "{id:?} does not feed {target:?}");
+            return;
+        };
         let end = match end {
             // The target was shut because the rank had exited.
             PushEnd::Stopped if self.jobs.rank(proc).is_some_and(|rank| rank.exit().is_some()) => {
@@ -272,7 +275,9 @@ impl Core {
             }
             end => end,
         };
-        push.target_ended(target, delivered, end);
+        if let Some(push) = self.pushes.get_mut(&id) {
+            push.target_ended(target, delivered, end);
+        }
         self.continue_push(id);
     }
 

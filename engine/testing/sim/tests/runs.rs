@@ -239,6 +239,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a registration that was ended twice ended where it was when the first end came",
     ),
+    (
+        Subject::Engine,
+        830_567_881,
+        2000,
+        "the refusal of a push whose begin met the end of the capture thread was taken for a defect",
+    ),
 ];
 
 #[test]
