@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::symlink;
 use std::thread;
 use std::time::Duration;
 
@@ -135,6 +136,29 @@ fn each_job_of_a_burst_is_shown_or_reported() {
     let is_shown = |name: &String| done.text().contains(&format!("[{name},0]<stdout>: short\n"));
     assert!(names.iter().all(|name| is_shown(name) || is_reported(name)), "{done:?}");
     assert_eq!(done.code, i32::from(names.iter().any(is_reported)), "{done:?}");
+}
+
+#[test]
+fn a_job_that_was_announced_before_the_pull_and_ends_at_once_is_reported() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let long = job(&site, "long", &gate);
+    wait_for_pulls(&site, "long", 0);
+    // The engine has no run of it yet.
+    let link = fs::read_dir(site.path()).unwrap().map(|entry| entry.unwrap().path());
+    let link = link.into_iter().find(|path| path.extension().is_some_and(|name| name == "long")).unwrap();
+    let late = link.with_extension("late");
+    symlink(fs::read_link(&link).unwrap(), &late).unwrap();
+    let pull = site.pull(&["--all"]);
+    wait_for_pulls(&site, "long", 1);
+    fs::remove_file(late).unwrap();
+    gate.open();
+    assert_eq!(long.finish().code, 0);
+    let done = pull.finish();
+    let message = "iof: 1 job has ended before the output could be pulled (the only job is late): iof run --keep DURATION \
+                   keeps it\niof: 1 of 2 jobs were not pulled whole\n";
+    assert_eq!((done.code, &*done.stderr), (1, message));
+    assert_eq!(done.text().lines().count(), 2);
 }
 
 #[test]

@@ -54,7 +54,7 @@ struct SeveralPulls<'a> {
     began: Instant,
     wait: Option<JobWait>,
     jobs: BTreeMap<JobLink, PulledJob>,
-    /// Jobs that have begun and were not pulled yet.
+    /// Jobs that have begun, or are announced, and were not pulled yet.
     begun: BTreeSet<EngineJob>,
     /// Jobs that are pulled, or were, whose begin was not noticed yet.
     early: BTreeSet<EngineJob>,
@@ -90,12 +90,16 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
         failed: 0,
         reports: sender,
     };
-    while !pulls.is_over() {
+    loop {
         if !args.part.no_follow || pulls.pulled == 0 {
-            pulls.find()?;
+            pulls.find(&watch)?;
+        }
+        // Looks once more after the end of those that were found.
+        if pulls.is_over() {
+            break;
         }
         select! {
-            recv(watch.changes) -> _ => watch.begun().into_iter().for_each(|job| pulls.note_begun(job)),
+            recv(watch.changes) -> _ => {}
             recv(reports) -> report => if let Ok((link, report)) = report {
                 pulls.written(&link, report?);
             },
@@ -103,9 +107,8 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
         }
     }
     if !args.part.no_follow {
-        watch.begun().into_iter().for_each(|job| pulls.note_begun(job));
-        let links = links(&pulls.engines()?);
-        pulls.report_ended(&links);
+        let engines = pulls.look(&watch)?;
+        pulls.report_ended(&links(&engines));
     }
     match pulls.failed {
         0 => Ok(()),
@@ -147,6 +150,7 @@ impl SeveralPulls<'_> {
         let (begun, ended): (BTreeSet<_>, BTreeSet<_>) =
             mem::take(&mut self.begun).into_iter().partition(is_listed);
         self.begun = begun;
+        self.early.retain(is_listed);
         if ended.is_empty() {
             return;
         }
@@ -161,8 +165,8 @@ impl SeveralPulls<'_> {
     }
 
     /// Pulls the jobs that were not found before.
-    fn find(&mut self) -> Result<(), Failure> {
-        let engines = self.engines()?;
+    fn find(&mut self, watch: &JobWatch) -> Result<(), Failure> {
+        let engines = self.look(watch)?;
         let links = links(&engines);
         let is_listed = |name: &Nspace| links.iter().any(|(_, job)| matches(name, job));
         let unlisted: Vec<Nspace> = self.missing.iter().filter(|name| !is_listed(name)).cloned().collect();
@@ -205,7 +209,12 @@ impl SeveralPulls<'_> {
                 continue;
             }
             match self.open(link.clone(), is_first) {
-                Ok(has_begun) => announces |= !has_begun,
+                Ok(true) => {}
+                // It may have been announced before the watch began.
+                Ok(false) => {
+                    announces = true;
+                    self.begun.extend(job_of(&link));
+                }
                 Err(failure) => failures.push((link, failure)),
             }
         }
@@ -239,8 +248,9 @@ impl SeveralPulls<'_> {
         self.failed = self.failed.saturating_add(1);
     }
 
-    /// Returns this user's engines.
-    fn engines(&self) -> Result<Vec<Listed>, Failure> {
+    /// Notes the jobs that have begun, and returns this user's engines. Each of these jobs that is not listed has ended.
+    fn look(&mut self, watch: &JobWatch) -> Result<Vec<Listed>, Failure> {
+        watch.begun().into_iter().for_each(|job| self.note_begun(job));
         let mut engines = list_engines(&self.directories)?;
         let pid = self.args.engine.pid;
         engines.retain(|engine| {
@@ -249,7 +259,8 @@ impl SeveralPulls<'_> {
         Ok(engines)
     }
 
-    /// Pulls a job, unless this run was pulled before. Returns `false` if no run of it has begun.
+    /// Pulls a job, unless this run was pulled before. Returns `false` if no run of it has begun, or its engine has
+    /// ended before the first.
     fn open(&mut self, link: JobLink, is_first: bool) -> Result<bool, Failure> {
         let SeveralPulls { args, outputs, jobs, .. } = self;
         // Jobs that begin later are pulled from their beginning.
@@ -273,7 +284,7 @@ impl SeveralPulls<'_> {
         });
         let mut attached = match attached {
             // The engine has ended meanwhile.
-            Err(_) if connect(&link.0).is_err() => return Ok(true),
+            Err(_) if connect(&link.0).is_err() => return Ok(before.is_some()),
             attached => attached?,
         };
         let looked = Some(Instant::now());
