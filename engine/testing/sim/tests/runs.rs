@@ -245,6 +245,18 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "the refusal of a push whose begin met the end of the capture thread was taken for a defect",
     ),
+    (
+        Subject::Host,
+        3_000_016_925,
+        2000,
+        "the simulator expected a ring before the answer to a message although it had been shed",
+    ),
+    (
+        Subject::Clients,
+        4_000_004_487,
+        2000,
+        "the simulator did not wait for a job that began once pushes to a silent host were cut off",
+    ),
 ];
 
 #[test]

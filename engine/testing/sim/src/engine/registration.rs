@@ -168,7 +168,7 @@ impl Registration {
     pub fn check_logged(&self, info: &StreamInfo, truth: &Truth) {
         let receives = self.pull.covers(info) && (truth.stream(info).forwarded || !self.pull.own);
         let is_over = !self.pull.persistent && self.ends.contains_key(&info.source.nspace);
-        let may_miss = truth.may_miss || truth.may_lack_readers;
+        let may_miss = truth.may_miss || truth.may_lack_readers || truth.may_shed();
         let is_announced = self.feeds.contains_key(info) || may_miss || is_over;
         assert!(!receives || is_announced, "the answer to a message precedes the ring of {info:?}");
     }

@@ -43,16 +43,11 @@ impl EngineWorld {
                 tool.close(&mut self.engine);
             }
         }
-        self.run_until("a job or a request has not ended", |world| {
-            let ended = |nspace| world.engine.job(nspace).is_none_or(|ended| ended);
-            let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
-            let are_idle = world.tools.iter().all(idle) && !world.host.has_callbacks();
-            let are_idle = world.setting.silent_host || are_idle;
-            let are_idle = are_idle && world.truth.spawns.are_settled(world.setting.silent_host);
-            world.jobs.list.iter().all(|job| ended(&job.nspace)) && are_idle
-        });
+        self.run_until("a job or a request has not ended", Self::has_settled);
         if self.setting.silent_host {
             self.settle_pushes();
+            // A request that has waited behind them may have started a job.
+            self.run_until("a job or a request of a silent host has not ended", Self::has_settled);
         }
         // The removal of a job moves readers that were left behind, so in half of the runs it is
         // too late for them.
@@ -90,6 +85,17 @@ impl EngineWorld {
         assert_eq!(self.memory.rings(), self.rings_before, "rings are left");
         self.count_reached();
         (self.past, self.past_counts, self.digest.word())
+    }
+
+    /// Returns whether all jobs have ended, and all requests that can be answered are.
+    fn has_settled(&self) -> bool {
+        let ended = |nspace| self.engine.job(nspace).is_none_or(|ended| ended);
+        let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
+        let is_silent = self.setting.silent_host;
+        let are_idle = is_silent || self.tools.iter().all(idle) && !self.host.has_callbacks();
+        are_idle
+            && self.truth.spawns.are_settled(is_silent)
+            && self.jobs.list.iter().all(|job| ended(&job.nspace))
     }
 
     /// Lets everything end that does not depend on tools which read nothing: jobs that none of them
