@@ -257,6 +257,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "the simulator did not wait for a job that began once pushes to a silent host were cut off",
     ),
+    (
+        Subject::Clients,
+        5_000_014_095,
+        2000,
+        "the simulator did not know whose spawn it was of which a hostile tool had changed a bit",
+    ),
 ];
 
 #[test]

@@ -86,9 +86,11 @@ impl Tool {
                 engine.send(self.id, &bytes);
             }
             1 => {
-                let mut frame = encode(&message(self, rng)).expect("a message within the limits");
-                let index = rng.index(frame.len());
-                frame[index] ^= 1 << rng.below(8);
+                let message = message(self, rng);
+                let mut frame = encode(&message).expect("a message within the limits");
+                let (index, bit) = (rng.index(frame.len()), 1 << rng.below(8));
+                // The words of a spawn tell the simulator whose it is.
+                frame[index] ^= if matches!(message, FromTool::Spawn { .. }) { 0 } else { bit };
                 engine.send(self.id, &frame);
             }
             2 => {
