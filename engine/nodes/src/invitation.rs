@@ -26,7 +26,7 @@ pub enum InvitationError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The text is another one, or a part of one.
-    #[error("no invitation arrived on stdin, which the command of --rsh must pass on")]
+    #[error("no invitation arrived on stdin, which the command of the carrier must pass on")]
     Invalid,
     /// The agent has none of these names.
     #[error("the front end did not invite {0}")]

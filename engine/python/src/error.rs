@@ -3,6 +3,7 @@
 use iof::RunError;
 use iof::engine::{AdoptError, LaunchError, StartError};
 use iof::nodes::RemoteStartError;
+use iof::proto::rendezvous::{FindError, SearchNames};
 use iof::proto::{Failure, Status};
 use iof::tool::{AttachError, LostError, RequestError};
 use pyo3::prelude::*;
@@ -59,11 +60,21 @@ impl From<RequestError> for Raised {
     }
 }
 
+/// The arguments of `iof.attach` that select an engine.
+const ARGUMENTS: SearchNames =
+    SearchNames { pid: "pid", nspace: "job", server: "socket", directory: "directory" };
+
+impl From<FindError> for Raised {
+    fn from(failed: FindError) -> Raised {
+        Raised(error(Status::ERR_NOT_FOUND, failed.message(&ARGUMENTS)))
+    }
+}
+
 impl From<AttachError> for Raised {
     fn from(failed: AttachError) -> Raised {
-        let status = match &failed {
-            AttachError::Find(_) => Status::ERR_NOT_FOUND,
-            AttachError::Refused { status, .. } => *status,
+        let status = match failed {
+            AttachError::Find(failed) => return failed.into(),
+            AttachError::Refused { status, .. } => status,
             AttachError::Silent { .. } => Status::ERR_TIMEOUT,
             AttachError::Foreign { .. } => Status::ERR_NO_PERMISSIONS,
             AttachError::Lost(_) => Status::ERR_LOST_CONNECTION,

@@ -206,7 +206,7 @@ impl PyTool {
 #[pyfunction]
 pub fn engines(py: Python<'_>, directory: Option<PathBuf>) -> PyResult<Vec<PathBuf>> {
     let listed = py.detach(|| list(directory.as_deref()));
-    let listed = listed.map_err(|failed| error(Status::ERR_NOT_FOUND, failed))?;
+    let listed = listed.map_err(Raised::from)?;
     Ok(listed.into_iter().filter(|engine| engine.is_live).map(|engine| engine.path).collect())
 }
 

@@ -36,6 +36,19 @@ def test_a_line_has_its_source_its_place_and_its_time(job):
     assert started.name in repr(out) and "one" in repr(out)
 
 
+def test_the_choice_of_an_engine_is_asked_for_by_the_arguments_of_attach(job, tmp_path):
+    started = [job("", 1, "--rendezvous-dir", str(tmp_path)) for _ in range(2)]
+    until(lambda: len(iof.jobs(tmp_path)) == 2)
+    with pytest.raises(iof.Error) as several:
+        iof.attach(directory=tmp_path)
+    [end.end() for end in started]
+    lines = str(several.value).split("\n")
+    assert lines[0] == "2 engines are running: choose one with pid or job"
+    assert {f"  pid {end.process.pid}  (job {end.name}" for end in started} == {line.split(",")[0] for line in lines[1:]}
+    with pytest.raises(iof.Error, match="start one, or choose another directory with directory$"):
+        iof.attach(directory=tmp_path / "..")
+
+
 def test_lines_are_read_ahead_within_a_limit(job):
     started = job("yes | head -n 1000000", 1, "--cache-size", "4M")
     with iof.attach(started.name, wait=30) as tool:
