@@ -31,6 +31,10 @@ UNFINISHED = re.compile(r"lost the engine .* before (\d+) of its streams .* afte
 BROKEN = re.compile(r"(\d+) streams? (?:is|are) broken.* at least (\d+) bytes")
 FULL = "No space left"
 FEW = "Too many open files"
+# The result of a job does not depend on its account.
+ACCOUNT = "cannot report timings and summary"
+# A stream without memory keeps nothing: a policy that may lose bytes loses the first ones, before any reader is there.
+NO_MEMORY = b"no memory for the first bytes of a stream"
 GONE = re.compile(r"no (running )?engine|lost (the )?engine|no jobs|has ended|cannot connect")
 
 
@@ -53,7 +57,7 @@ class Reader:
         for rank, channel in [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]:
             is_there = not existing or [rank + base, channel] in existing
             stream = ranks[rank + base].streams[channel] if is_there else Stream(rank + base, channel, None, b"")
-            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"])
+            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"] or job["lost_first"])
         # Interrupted when all ranks have ended, or with a full disk, `iof run` does not wait for what nodes have yet to send to
         # tools. Nor does it wait for one that stands still when another one is lost.
         is_tool = record["code"] != 0 and not (record["launcher"] or record["agent"])
@@ -72,7 +76,8 @@ class Reader:
             self.messages += ["iof: " + json.loads(found)["text"] for found in objects]
         # An interpreter has messages of its own.
         self.text = self.outputs["err"].decode(errors="replace") if record["tool"] else "\n".join(self.messages)
-        self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and FEW in self.text
+        lacked = [line for line in self.text.splitlines() if FEW in line and ACCOUNT not in line]
+        self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and bool(lacked)
         # Otherwise it was killed or given up, and what it got may end anywhere.
         is_ended = not record["killed"] and not job["unstarted"]
         is_given_up = "has accepted nothing for" in self.text
@@ -320,11 +325,12 @@ def job_lacked_files(history, said):
 def check(history):
     """Returns a line for each reader with a defect."""
     found = []
-    launcher = next(record["outputs"] for record in history["readers"] if record["launcher"])
-    said = launcher["err"] + launcher["out"]
+    launcher = next(record for record in history["readers"] if record["launcher"])
+    said = launcher["outputs"]["err"] + launcher["outputs"]["out"]
     job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said, "few": job_lacked_files(history, said)}
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
-    job["said"], job["hindered"] = said, any(record["launcher"] and record["hindered"] for record in history["readers"])
+    job["said"], job["hindered"] = said, launcher["hindered"]
+    job["lost_first"] = launcher["may_lose"] and NO_MEMORY in said
     # Under torchrun, a full disk changes nothing but the files that are on it.
     job["full"] &= not job.get("torchrun")
     try:
