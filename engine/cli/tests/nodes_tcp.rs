@@ -158,7 +158,9 @@ fn an_agent_that_cannot_connect_tells_the_address_and_what_to_do() {
 fn an_agent_that_gets_no_invitation_tells_so() {
     let done = start_edited(&Site::new(), "a", ": ", &[], "echo ran").finish();
     assert_eq!((done.code, done.text()), (1, ""));
-    assert!(done.stderr.contains("no invitation arrived on stdin, which the command of the carrier must pass on"));
+    assert!(
+        done.stderr.contains("no invitation arrived on stdin, which the command of the carrier must pass on")
+    );
     assert!(
         done.stderr.contains("cannot start ranks on a: its carrier ended with exit status: 1"),
         "{done:?}"

@@ -263,6 +263,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "the simulator did not know whose spawn it was of which a hostile tool had changed a bit",
     ),
+    (
+        Subject::Clients,
+        6_000_025_351,
+        2000,
+        "the simulator took the messages of a spawned job that had failed to start for released",
+    ),
 ];
 
 #[test]

@@ -255,7 +255,8 @@ impl EngineWorld {
         let nspace = record.nspace.clone();
         self.past_counts.count("spawn", if run.is_some() { "started" } else { "failed" });
         self.engine.spawn_ended(call, run.map(|run| (&nspace, run)));
-        if record.tool.is_none() {
+        // A job that has failed to start may have logged messages, which are kept until it is removed.
+        if run.is_some() && record.tool.is_none() {
             self.release_spawned(call);
         }
     }
