@@ -154,6 +154,24 @@ fn a_last_object_that_stdout_does_not_take_fails_the_command() {
 }
 
 #[test]
+fn a_failed_job_whose_last_objects_stdout_does_not_take_says_so() {
+    let site = Site::new();
+    let whole = site.run(&["--output", "json"], ["sh", "-c", "exit 3"]).finish();
+    // Larger files are for the memory of streams.
+    const FILLED: usize = 4 << 20;
+    let script = format!(
+        "trap '' XFSZ; head -c {FILLED} /dev/zero >\"$1/out\"; exec prlimit --fsize={} \"$0\" run --rendezvous-dir \"$1\" \
+         --output json sh -c 'exit 3' >>\"$1/out\"",
+        FILLED + whole.text().len() - 50
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).arg(iof().get_program()).arg(site.path());
+    let done = Process::start(&mut shell).finish();
+    assert_eq!((whole.code, done.code), (3, 3), "{done:?}");
+    assert!(done.stderr.contains("job_end") && done.stderr.contains("cannot write the output"), "{done:?}");
+}
+
+#[test]
 fn an_output_that_is_closed_is_an_error_like_one_that_is_full() {
     let site = Site::new();
     let in_shell = |command: &str| {

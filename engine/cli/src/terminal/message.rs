@@ -257,10 +257,12 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
     };
     wait_until_written();
     // Objects are a part of the output.
-    if let Some(error) = UNWRITTEN.get().filter(|_| code == Ok(ExitCode::SUCCESS)) {
+    if let Some(error) = UNWRITTEN.get() {
         let failed = line(format_args!("cannot write the output: {error}: its last objects are on stderr"));
         let _ = io::stderr().write_all(failed.as_bytes());
-        return ExitCode::FAILURE;
+        if code == Ok(ExitCode::SUCCESS) {
+            return ExitCode::FAILURE;
+        }
     }
     code.unwrap_or_else(signals::end_by)
 }
