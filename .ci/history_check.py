@@ -57,7 +57,8 @@ class Reader:
         for rank, channel in [(rank, channel) for rank in record["ranks"] for channel in record["channels"]]:
             is_there = not existing or [rank + base, channel] in existing
             stream = ranks[rank + base].streams[channel] if is_there else Stream(rank + base, channel, None, b"")
-            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"] or job["lost_first"])
+            may_cut = stream.host in job.get("silent_hosts", [])
+            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"] or job["lost_first"], may_cut)
         # Interrupted when all ranks have ended, or with a full disk, `iof run` does not wait for what nodes have yet to send to
         # tools. Nor does it wait for one that stands still when another one is lost.
         is_tool = record["code"] != 0 and not (record["launcher"] or record["agent"])
