@@ -78,8 +78,6 @@ class Console(Output):
 
     def line(self, output, line, is_torn):
         """Takes a line of a rank, or a message."""
-        # Python may have written a piece of a line of a traceback, which is indented.
-        line = line.lstrip(b" ") if self.prefix.match(line.lstrip(b" ")) and (output == "err" or self.record["merged"]) else line
         prefix, workers = self.prefix.match(line), self.job["torchrun"]["workers"]
         if prefix:
             tracks = [track for track in self.on(output, True) if track.stream.rank % workers == int(prefix[1])]
