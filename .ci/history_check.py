@@ -58,7 +58,7 @@ class Reader:
             is_there = not existing or [rank + base, channel] in existing
             stream = ranks[rank + base].streams[channel] if is_there else Stream(rank + base, channel, None, b"")
             may_cut = stream.host in job.get("silent_hosts", [])
-            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"] or job["lost_first"], may_cut)
+            self.tracks[rank, channel] = Track(self.name, stream, record["may_lose"], may_cut, job["lost_first"])
         # Interrupted when all ranks have ended, or with a full disk, `iof run` does not wait for what nodes have yet to send to
         # tools. Nor does it wait for one that stands still when another one is lost.
         is_tool = record["code"] != 0 and not (record["launcher"] or record["agent"])
@@ -89,8 +89,6 @@ class Reader:
             record["code"] == 0 or BROKEN.search(self.text) is not None)
         # A full disk has the stdout of texts alone.
         is_apart = record["launcher"] and record["small"] and record["format"] in ("plain", "tag") and FEW not in self.text
-        # After a failure, what a node still has is waited for as long as ranks are until they are killed.
-        is_apart &= not job.get("silent_hosts")
         self.is_whole_elsewhere = self.is_whole or is_ended and is_apart and not is_given_up
 
     def fail(self, expected, got):
@@ -230,7 +228,9 @@ class Reader:
         for (_, channel), track in self.tracks.items():
             may_break = track.stream.host in self.lost_hosts and self.record["code"] != 0
             may_break &= track.broken is not None or not self.has_offsets
-            is_whole = self.is_whole if channel == "stdout" else self.is_whole_elsewhere
+            # After a failure, what a node still has is waited for as long as ranks are until they are killed.
+            is_slow = track.stream.host and track.stream.host in self.job.get("silent_hosts", [])
+            is_whole = self.is_whole if channel == "stdout" or is_slow else self.is_whole_elsewhere
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
         # Interrupted when all ranks have ended, `iof run` does not wait for the report of its output, and says so.

@@ -60,8 +60,9 @@ class Rank:
 class Track:
     """The position of a reader in a stream."""
 
-    def __init__(self, reader, stream, may_lose, may_cut=False):
-        self.reader, self.stream, self.may_lose, self.may_cut = reader, stream, may_lose, may_cut
+    def __init__(self, reader, stream, may_lose, may_cut=False, may_lose_first=False):
+        self.reader, self.stream, self.may_cut = reader, stream, may_cut
+        self.loses, self.loses_first = may_lose, may_lose_first
         self.position = self.delivered = self.lost = 0
         # What a text leaves open: how much is lost, since a newline at a gap may be of the stream or added; where that begins,
         # since what follows a gap may be the same as the first missing bytes; how much is lost at the end of a killed rank.
@@ -70,6 +71,10 @@ class Track:
 
     def __str__(self):
         return str(self.stream)
+
+    @property
+    def may_lose(self):
+        return self.loses or self.loses_first and self.delivered == 0
 
     def fail(self, offset, expected, got):
         raise Failure(f"{self.reader}: {self.stream} at offset {offset}: expected {expected}, got {got}")

@@ -111,8 +111,8 @@ fn colours_are_those_that_the_option_and_the_environment_ask_for() {
 #[test]
 fn labels_and_colours_that_cannot_be_are_refused_in_one_line() {
     for (options, reason) in [
-        (&["--label", ""][..], "no placeholder such as {rank}: the output format rank labels as srun does"),
-        (&["--label", "./prog"], "the output format rank"),
+        (&["--label", ""][..], "no placeholder such as {rank}: the output format 'rank' labels as srun does"),
+        (&["--label", "./prog"], "the output format 'rank'"),
         (
             &["--label", "{rnk}"],
             "invalid label '{rnk}' for '--label <TEMPLATE>': unknown placeholder '{rnk}'",

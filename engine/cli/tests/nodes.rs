@@ -457,7 +457,7 @@ fn options_that_do_not_work_with_hosts_are_refused_by_name() {
     assert_eq!(done.code, 2);
     assert_eq!(
         done.stderr,
-        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as --hosts a:2,b:2\n"
+        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as a:2,b:2\n"
     );
     let done = run("a,b", &["-n", "3", "--oversubscribe"], "echo $IOF_RANK");
     assert_eq!((done.code, done.text().lines().count()), (0, 3), "{done:?}");

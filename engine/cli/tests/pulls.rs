@@ -162,6 +162,62 @@ fn a_job_that_was_announced_before_the_pull_and_ends_at_once_is_reported() {
 }
 
 #[test]
+fn the_parts_of_a_job_that_agents_here_have_are_no_jobs() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let long = job(&site, "long", &gate);
+    let on_nodes = |name: &str| {
+        let options = ["--nspace", name, "-n", "2", "--hosts", "a,b", "--rsh", "env NODE=%h sh -c"];
+        let script = format!("echo {name}; : < {}", gate.path());
+        site.run_sh(&options, &script)
+    };
+    let before = on_nodes("before");
+    ["long", "before"].into_iter().for_each(|name| wait_for_pulls(&site, name, 0));
+    let pull = site.pull(&["--all"]);
+    wait_for_pulls(&site, "long", 1);
+    let later = on_nodes("later");
+    ["before", "later"].into_iter().for_each(|name| wait_for_pulls(&site, name, 1));
+    gate.open();
+    let done = pull.finish();
+    assert_eq!((done.code, &*done.stderr), (0, ""), "{done:?}");
+    assert_eq!(done.text().lines().count(), 6);
+    assert_eq!([long, before, later].map(|job| job.finish().code), [0; 3]);
+}
+
+#[test]
+fn a_job_whose_stopped_engine_is_killed_is_reported() {
+    let site = Site::new();
+    let mut gates = ["stopped", "long"].map(|name| site.gate(name));
+    let stopped = job(&site, "stopped", &gates[0]);
+    let long = job(&site, "long", &gates[1]);
+    ["stopped", "long"].into_iter().for_each(|name| wait_for_pulls(&site, name, 0));
+    stopped.signal(Signal::SIGSTOP);
+    let pull = site.pull(&["--all"]);
+    wait_for_pulls(&site, "long", 1);
+    stopped.signal(Signal::SIGKILL);
+    stopped.wait();
+    gates.iter_mut().for_each(Gate::open);
+    let done = pull.finish();
+    let message = "iof: 1 job has ended before the output could be pulled (the only job is stopped): iof run --keep DURATION \
+                   keeps it\niof: 1 of 2 jobs were not pulled whole\n";
+    assert_eq!((done.code, &*done.stderr), (1, message));
+    assert_eq!(long.finish().code, 0);
+}
+
+#[test]
+fn a_pull_that_does_not_follow_ends_when_its_wait_for_a_job_is_over() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let here = job(&site, "here", &gate);
+    wait_for_pulls(&site, "here", 0);
+    let done = site.pull(&["--wait=0.1", "--no-follow", "here", "gone"]).finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("no running engine has a job gone"), "{done:?}");
+    gate.open();
+    assert_eq!(here.finish().code, 0);
+}
+
+#[test]
 fn a_pull_waits_for_a_job_that_begins_later_but_not_longer_than_it_may() {
     let site = Site::new();
     let mut gate = site.gate("gate");

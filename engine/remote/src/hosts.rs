@@ -196,8 +196,7 @@ impl Hosts {
             let (source, noun) = (self.source, if sum == 1 { "slot" } else { "slots" });
             let advice = self.with_slots_for(nprocs);
             return Err(format!(
-                "{nprocs} ranks need as many slots, but {source} has {sum} {noun}: write more, such as \
-                 --hosts {advice}"
+                "{nprocs} ranks need as many slots, but {source} has {sum} {noun}: write more, such as {advice}"
             ));
         };
         let mut nodes: Vec<Node> =
@@ -315,7 +314,7 @@ mod tests {
             ("fe80::1%eth0,u@b", "[fe80::1%eth0]:2,u@b:2"),
         ] {
             let error = listed.parse::<Hosts>().unwrap().place(3, MapBy::Slot).unwrap_err();
-            assert!(error.ends_with(&format!("such as --hosts {advice}")), "{error}");
+            assert!(error.ends_with(&format!("such as {advice}")), "{error}");
             assert!(advice.parse::<Hosts>().unwrap().place(3, MapBy::Slot).is_ok(), "{advice}");
         }
     }
@@ -330,10 +329,7 @@ mod tests {
     fn too_few_slots_and_invalid_names_are_refused() {
         let hosts: Hosts = "a:2,b".parse().unwrap();
         let error = hosts.place(4, MapBy::Slot).unwrap_err();
-        assert_eq!(
-            error,
-            "4 ranks need as many slots, but --hosts has 3 slots: write more, such as --hosts a:2,b:2"
-        );
+        assert_eq!(error, "4 ranks need as many slots, but --hosts has 3 slots: write more, such as a:2,b:2");
         for text in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a;b", "a:5000"] {
             assert!(text.parse::<Hosts>().is_err(), "{text}");
         }
@@ -387,6 +383,6 @@ mod tests {
         assert_eq!(count(MAX_NODES as u64, MapBy::Node), Ok(MAX_NODES));
         assert!(count(MAX_NODES as u64 + 1, MapBy::Node).is_err());
         let error = hosts.place(10_000, MapBy::Slot).unwrap_err();
-        assert!(error.ends_with("--hosts n0:3,n1:3,n2:3,n3:3,..."), "{error}");
+        assert!(error.ends_with("such as n0:3,n1:3,n2:3,n3:3,..."), "{error}");
     }
 }

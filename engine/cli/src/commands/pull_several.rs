@@ -1,6 +1,7 @@
 //! `iof pull` of several jobs, also of those that begin while it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::mem;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crossbeam::select;
 use iof_output::PrintReport;
 use iof_proto::Nspace;
 use iof_proto::limits::JOB_WAIT;
-use iof_proto::rendezvous::{Level, Listed, Search, Target, connect};
+use iof_proto::rendezvous::{ConnectError, Level, Listed, Search, Target, connect};
 use iof_tool::Tool;
 use wildmatch::WildMatch;
 
@@ -90,16 +91,16 @@ pub fn pull_several(args: &PullArgs, outputs: Outputs<'_>, names: Vec<Nspace>) -
         failed: 0,
         reports: sender,
     };
+    // Looks once more after the end of those that were found.
     loop {
-        if !args.part.no_follow || pulls.pulled == 0 {
+        if !args.part.no_follow || !pulls.missing.is_empty() {
             pulls.find(&watch)?;
         }
-        // Looks once more after the end of those that were found.
         if pulls.is_over() {
             break;
         }
         select! {
-            recv(watch.changes) -> _ => {}
+            recv(watch.changes) -> _ => watch.begun().into_iter().for_each(|job| pulls.note_begun(job)),
             recv(reports) -> report => if let Ok((link, report)) = report {
                 pulls.written(&link, report?);
             },
@@ -172,9 +173,9 @@ impl SeveralPulls<'_> {
         let unlisted: Vec<Nspace> = self.missing.iter().filter(|name| !is_listed(name)).cloned().collect();
         let is_over = match self.wait {
             Some(wait) => wait.is_over(),
-            None if unlisted.is_empty() || engines.iter().any(|engine| engine.jobs.is_empty()) => {
-                self.began.elapsed() >= JOB_WAIT
-            }
+            // Announced jobs.
+            None if unlisted.is_empty() => self.began.elapsed() >= JOB_WAIT && !self.is_pulling(),
+            None if engines.iter().any(|engine| engine.jobs.is_empty()) => self.began.elapsed() >= JOB_WAIT,
             None => true,
         };
         if is_over && let Some(name) = unlisted.first().or(self.missing.first()) {
@@ -193,11 +194,15 @@ impl SeveralPulls<'_> {
         }
         self.jobs.retain(|link, job| job.outputs > 0 || links.contains(link));
         let (is_first, mut announces, mut failures) = (self.pulled == 0, false, Vec::new());
-        let is_due = |job: &PulledJob| {
-            job.outputs == 0 && job.looked.is_some_and(|looked| looked.elapsed() >= LONGEST_INTERVAL)
+        // A stopped engine begins no further run.
+        let is_due = |(link, job): (&JobLink, &PulledJob)| {
+            let has_begun = || job_of(link).is_some_and(|job| self.begun.contains(&job));
+            let looked = job.looked.filter(|looked| looked.elapsed() >= LONGEST_INTERVAL || has_begun());
+            job.outputs == 0 && looked.is_some() && !is_stopped(link)
         };
         let is_wanted = |link: &&JobLink| {
-            self.names.iter().any(|name| matches(name, &link.1)) && self.jobs.get(*link).is_none_or(is_due)
+            self.names.iter().any(|name| matches(name, &link.1))
+                && self.jobs.get_key_value(*link).is_none_or(is_due)
         };
         let mut due: Vec<JobLink> = links.iter().filter(is_wanted).cloned().collect();
         // Stopped engines do not answer, and would delay the others.
@@ -206,6 +211,7 @@ impl SeveralPulls<'_> {
         for link in due {
             if is_stopped(&link) && !self.args.part.no_follow && self.is_pulling() {
                 (self.is_deferred, announces) = (true, true);
+                self.begun.extend(job_of(&link));
                 continue;
             }
             match self.open(link.clone(), is_first) {
@@ -222,6 +228,10 @@ impl SeveralPulls<'_> {
         self.announced = announces.then(|| self.announced.unwrap_or_else(Instant::now));
         for (link, failure) in failures {
             match failure {
+                // What was pulled is whole without a further run.
+                Failure::Usage(_) | Failure::Running(_) if self.jobs.contains_key(&link) => {
+                    self.jobs.entry(link).and_modify(|job| job.looked = Some(Instant::now()));
+                }
                 // The others are pulled.
                 Failure::Usage(reason) | Failure::Running(reason) if self.pulled > 0 => {
                     self.insert(link.clone(), PulledJob::default());
@@ -264,7 +274,8 @@ impl SeveralPulls<'_> {
     fn open(&mut self, link: JobLink, is_first: bool) -> Result<bool, Failure> {
         let SeveralPulls { args, outputs, jobs, .. } = self;
         // Jobs that begin later are pulled from their beginning.
-        let later = PositionArgs { until: args.part.until, ..PositionArgs::default() };
+        let PositionArgs { until, no_follow, .. } = args.part;
+        let later = PositionArgs { until, no_follow, ..PositionArgs::default() };
         let part = if is_first { &args.part } else { &later };
         let before = jobs.get(&link).map(|job| job.run);
         let (mut engine, mut runs, mut is_there) = (0, Vec::new(), true);
@@ -283,9 +294,17 @@ impl SeveralPulls<'_> {
             Ok(register(args, part, None, &runs, (tools, selections))?.0)
         });
         let mut attached = match attached {
-            // The engine has ended meanwhile.
-            Err(_) if connect(&link.0).is_err() => return Ok(before.is_some()),
-            attached => attached?,
+            Err(failure) => match connect(&link.0) {
+                Ok(_) => return Err(failure),
+                // The engine has ended meanwhile.
+                Err(ConnectError::Refused(_)) => return Ok(before.is_some()),
+                Err(ConnectError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                    return Ok(before.is_some());
+                }
+                // It is another user's, or stopped.
+                Err(_) => return Ok(true),
+            },
+            Ok(attached) => attached,
         };
         let looked = Some(Instant::now());
         if !is_there {

@@ -184,13 +184,13 @@ pub fn give_up_after(limit: Duration) {
     }
 }
 
-/// Blocks until all messages are written, or until stderr is [given up](give_up_after). Called
+/// Blocks until all messages are written, or until stderr is [given up](give_up_after): returns `false` then. Called
 /// once, at the end of the command: if the messages are not written soon, signals end the process.
-pub fn wait_until_written() {
-    let Some(SharedStderr { queue: Some(queue), watched, give_up, .. }) = SHARED.get() else { return };
+pub fn wait_until_written() -> bool {
+    let Some(SharedStderr { queue: Some(queue), watched, give_up, .. }) = SHARED.get() else { return true };
     let end = queue.end();
     if end.recv_timeout(SIGNALS_AFTER) != Err(RecvTimeoutError::Timeout) {
-        return;
+        return true;
     }
     signals::unblock();
     let limit = *give_up.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +198,7 @@ pub fn wait_until_written() {
     loop {
         let waited = recv_until(&end, write_wait.next_check());
         if waited != Err(RecvTimeoutError::Timeout) || write_wait.check(Instant::now()).is_some() {
-            return;
+            return waited != Err(RecvTimeoutError::Timeout);
         }
     }
 }
@@ -255,11 +255,13 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
         }
         Err(Failure::Signal(signal)) => Err(signal),
     };
-    wait_until_written();
+    let is_written = wait_until_written();
     // Objects are a part of the output.
     if let Some(error) = UNWRITTEN.get() {
         let failed = line(format_args!("cannot write the output: {error}: its last objects are on stderr"));
-        let _ = io::stderr().write_all(failed.as_bytes());
+        if is_written {
+            let _ = io::stderr().write_all(failed.as_bytes());
+        }
         if code == Ok(ExitCode::SUCCESS) {
             return ExitCode::FAILURE;
         }

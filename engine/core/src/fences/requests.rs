@@ -123,7 +123,7 @@ impl Core {
         self.fences.check(key, node, mpi).map_err(|error| match error {
             EnterError::NotAwaited => NOT_AWAITED,
             EnterError::Protocol => {
-                "it has entered a fence by another protocol than other nodes: set mpi of the job to one of them"
+                "it has entered a fence by another protocol than other nodes: choose one protocol for all nodes of the job"
             }
         })
     }

@@ -37,7 +37,7 @@ const TIME: &str = "%H:%M:%S";
 pub struct TemplateError(String);
 
 /// The reason why a text has no placeholder at all.
-const CONSTANT: &str = "no placeholder such as {rank}: the output format rank labels as srun does";
+const CONSTANT: &str = "no placeholder such as {rank}: the output format 'rank' labels as srun does";
 
 /// Returns the error for a placeholder that does not exist, or is cut.
 fn unknown(word: &str) -> TemplateError {
@@ -220,9 +220,9 @@ mod tests {
     #[test]
     fn invalid_templates_are_refused_with_a_remedy() {
         for (text, reason) in [
-            ("", "the output format rank"),
-            ("prog", "the output format rank"),
-            ("{{rank}}", "the output format rank"),
+            ("", "the output format 'rank'"),
+            ("prog", "the output format 'rank'"),
+            ("{{rank}}", "the output format 'rank'"),
             ("{rnk}", "unknown placeholder '{rnk}': expected {nspace}, {rank}, {rank:4}"),
             ("{rank", "'{rank'"),
             ("rank}", "'}'"),

@@ -1,8 +1,10 @@
 //! A watch on the directories in which engines and jobs appear.
 
-use std::io;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -26,7 +28,11 @@ use crate::names::Nspace;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct DirectoryWatch(Inotify);
+pub struct DirectoryWatch {
+    inotify: Inotify,
+    /// The pids of agents, whose jobs are parts of others.
+    agents: Mutex<BTreeSet<u32>>,
+}
 
 impl DirectoryWatch {
     /// Begins to watch these directories. `None` selects the default directory (see the
@@ -37,11 +43,15 @@ impl DirectoryWatch {
     pub fn new<'a>(directories: impl IntoIterator<Item = Option<&'a Path>>) -> io::Result<DirectoryWatch> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE;
+        let (names, mut agents) = (FileNames::of_this_host()?, BTreeSet::new());
         for directory in directories {
             let path = DirectoryPath::new(Level::Session, directory).path;
             inotify.add_watch(&path, changes | AddWatchFlags::IN_ONLYDIR)?;
+            let sockets =
+                fs::read_dir(&path)?.filter_map(|entry| names.socket_parts(&entry.ok()?.file_name()));
+            agents.extend(sockets.filter(|(_, level)| *level == Level::Agent).map(|(pid, _)| pid));
         }
-        Ok(DirectoryWatch(inotify))
+        Ok(DirectoryWatch { inotify, agents: Mutex::new(agents) })
     }
 
     /// Blocks until [`begun`](Self::begun) has something to note: an entry has come or gone, or a
@@ -50,7 +60,7 @@ impl DirectoryWatch {
     /// # Errors
     /// The error of poll(2).
     pub fn wait(&self) -> io::Result<()> {
-        let mut files = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let mut files = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
         loop {
             match poll(&mut files, PollTimeout::NONE) {
                 Err(Errno::EINTR) => {}
@@ -60,20 +70,30 @@ impl DirectoryWatch {
     }
 
     /// Notes all that has changed since the last call, or since the watch began. Does not block. Returns the
-    /// jobs that have come, with the pids of their engines. They may have gone since.
+    /// jobs that have come, with the pids of their engines, without the parts of jobs that agents have. They may
+    /// have gone since.
     ///
     /// # Errors
     /// Fails if a directory is gone.
     pub fn begun(&self) -> io::Result<Vec<(u32, Nspace)>> {
         let (names, mut begun) = (FileNames::of_this_host()?, Vec::new());
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match self.0.read_events() {
+            match self.inotify.read_events() {
                 Ok(events) if events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED)) => {
                     return Err(io::ErrorKind::NotFound.into());
                 }
                 Ok(events) => {
                     let come = events.iter().filter(|event| !event.mask.contains(AddWatchFlags::IN_DELETE));
-                    begun.extend(come.filter_map(|event| names.job_link_parts(event.name.as_ref()?)));
+                    for name in come.filter_map(|event| event.name.as_ref()) {
+                        // A socket comes before the links to it.
+                        match names.socket_parts(name) {
+                            Some((pid, Level::Agent)) => _ = agents.insert(pid),
+                            Some((pid, _)) => _ = agents.remove(&pid),
+                            None => {}
+                        }
+                        begun.extend(names.job_link_parts(name).filter(|(pid, _)| !agents.contains(pid)));
+                    }
                 }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return Ok(begun),
@@ -109,9 +129,17 @@ mod tests {
         links.iter().for_each(|link| fs::write(link, "").unwrap());
         fs::remove_file(&links[0]).unwrap();
         assert_eq!(changed().unwrap(), jobs);
+        // A part of a job that an agent has is none.
+        fs::write(directory.join(names.agent(19)), "").unwrap();
+        fs::write(directory.join(names.job_link(19, &jobs[0].1)), "").unwrap();
+        assert_eq!(changed().unwrap(), []);
+        let later = DirectoryWatch::new([Some(&*directory)]).unwrap();
+        fs::remove_file(directory.join(names.job_link(19, &jobs[0].1))).unwrap();
+        fs::write(directory.join(names.job_link(19, &jobs[1].1)), "").unwrap();
+        assert_eq!((changed().unwrap(), later.begun().unwrap()), (vec![], vec![]));
         [&file, &links[1]].into_iter().for_each(|path| fs::remove_file(path).unwrap());
         assert_eq!(changed().unwrap(), []);
-        fs::remove_dir(&directory).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
         assert_eq!(changed().unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }
