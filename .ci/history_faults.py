@@ -133,7 +133,9 @@ def send(verb, pid, length, args):
             count = len(os.listdir(f"/proc/{pid}/fd"))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, before[1]))
             time.sleep(length)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            # It may have ended with the fault.
+            with contextlib.suppress(OSError):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         elif verb == "cgroup-freeze" and args.freezer:
             with inside(args.freezer, pid, after=[("cgroup.freeze", "1")]) as group:
                 time.sleep(length)
