@@ -77,8 +77,8 @@ class Reader:
             self.messages += ["iof: " + json.loads(found)["text"] for found in objects]
         # An interpreter has messages of its own.
         self.text = self.outputs["err"].decode(errors="replace") if record["tool"] else "\n".join(self.messages)
-        # With a policy that may lose bytes, the job goes on.
-        allowed = [ACCOUNT] + [NO_MEMORY.decode()] * job["lost_first"]
+        # The job goes on: it waits, or loses bytes by its policy.
+        allowed = (ACCOUNT, NO_MEMORY.decode())
         lacked = [line for line in self.text.splitlines() if FEW in line and not any(text in line for text in allowed)]
         self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and bool(lacked)
         # Otherwise it was killed or given up, and what it got may end anywhere.
