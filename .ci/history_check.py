@@ -83,7 +83,8 @@ class Reader:
         self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and bool(lacked)
         # Otherwise it was killed or given up, and what it got may end anywhere.
         is_ended = not record["killed"] and not job["unstarted"]
-        is_given_up = "has accepted nothing for" in self.text
+        # Interrupted when all ranks have ended, `iof run` does not wait for what nodes have yet to send, and says so.
+        is_given_up = "has accepted nothing for" in self.text or job["interrupted"] and "not counting an output that failed" in self.text
         self.is_whole = is_ended and (
             not (self.is_full or is_given_up) if record["launcher"] else
             record["code"] == 0 or BROKEN.search(self.text) is not None)
