@@ -234,9 +234,7 @@ class Reader:
             is_whole = self.is_whole if channel == "stdout" or is_slow else self.is_whole_elsewhere
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
-        # Interrupted when all ranks have ended, `iof run` does not wait for the report of its output, and says so.
-        is_left = self.record["launcher"] and self.job["interrupted"] and "not counting an output that failed" in self.text
-        if self.is_whole and not self.lost_hosts and not self.record["tool"] and not is_left:
+        if self.is_whole and not self.lost_hosts and not self.record["tool"]:
             self.check_messages()
         if not self.record["launcher"] and not self.record["killed"]:
             self.check_pull_code()
@@ -327,17 +325,14 @@ def check_code(job, ranks, launcher):
         raise Failure(f"launcher: expected an exit code of {sorted(allowed)}, got {job['code']}")
 
 
-def job_lacked_files(history, said):
-    """Whether a job that had started lacked files for a while. Those that it lacks at its start it asks for before."""
-    return FEW.encode() in said and any(record["launcher"] and record["hindered"] for record in history["readers"])
-
-
 def check(history):
     """Returns a line for each reader with a defect."""
     found = []
     launcher = next(record for record in history["readers"] if record["launcher"])
     said = launcher["outputs"]["err"] + launcher["outputs"]["out"]
-    job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said, "few": job_lacked_files(history, said)}
+    job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said}
+    # It had started, and lacked files for a while. Those that it lacks at its start it asks for before.
+    job["few"] = launcher["hindered"] and FEW.encode() in said
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
     job["said"], job["hindered"] = said, launcher["hindered"]
     job["lost_first"] = launcher["may_lose"] and NO_MEMORY in said
