@@ -167,7 +167,8 @@ fn the_parts_of_a_job_that_agents_here_have_are_no_jobs() {
     let mut gate = site.gate("gate");
     let long = job(&site, "long", &gate);
     let on_nodes = |name: &str| {
-        let options = ["--nspace", name, "-n", "2", "--hosts", "a,b", "--rsh", "env NODE=%h sh -c"];
+        let nodes = ["--hosts", "a,b", "--rsh", "env NODE=%h sh -c", "--reattach", "10"];
+        let options = [&["--nspace", name, "-n", "2"][..], &nodes].concat();
         let script = format!("echo {name}; : < {}", gate.path());
         site.run_sh(&options, &script)
     };

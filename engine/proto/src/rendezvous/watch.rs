@@ -89,8 +89,9 @@ impl DirectoryWatch {
                         // A socket comes before the links to it.
                         match names.socket_parts(name) {
                             Some((pid, Level::Agent)) => _ = agents.insert(pid),
-                            Some((pid, _)) => _ = agents.remove(&pid),
-                            None => {}
+                            // A new process with the pid of one that has ended.
+                            Some((pid, Level::Session)) => _ = agents.remove(&pid),
+                            _ => {}
                         }
                         begun.extend(names.job_link_parts(name).filter(|(pid, _)| !agents.contains(pid)));
                     }
@@ -130,7 +131,9 @@ mod tests {
         fs::remove_file(&links[0]).unwrap();
         assert_eq!(changed().unwrap(), jobs);
         // A part of a job that an agent has is none.
-        fs::write(directory.join(names.agent(19)), "").unwrap();
+        [names.agent(19), names.link(19)]
+            .iter()
+            .for_each(|name| fs::write(directory.join(name), "").unwrap());
         fs::write(directory.join(names.job_link(19, &jobs[0].1)), "").unwrap();
         assert_eq!(changed().unwrap(), []);
         let later = DirectoryWatch::new([Some(&*directory)]).unwrap();
