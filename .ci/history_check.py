@@ -24,7 +24,7 @@ from history_streams import CHANNELS, LABEL, Failure, Rank, Stream, Track, commo
 MESSAGE = re.compile(rb"^iof: [^\n]*\n?", re.M)
 TAG = re.compile(rb"\[(?:([^\],]+),)?(\d+)\](?:\[[^\]:]*:(\d+|unknown)\])?<(stdout|stderr|stddiag)>: ")
 MISSING = re.compile(
-    r"iof: (?:\S+: )?job \S+: ranks? (\S+) (stdout|stderr|stddiag): (\d+) bytes are missing "
+    r"iof: (?:(\S+): )?job \S+: ranks? (\S+) (stdout|stderr|stddiag): (\d+) bytes are missing "
     r"(?:at offset (\d+)|in \d+ gaps( in total)?(?:, the first at offset (\d+))?)(?: in its file on \S+)?$")
 SUMMARY = re.compile(r"iof: summary: .*; (\d+) bytes forwarded, (\d+) lost$")
 UNFINISHED = re.compile(r"lost the engine .* before (\d+) of its streams .* after the first (\d+) bytes")
@@ -205,7 +205,8 @@ class Reader:
             track.take(line)
             return len(line)
         same = common(line, raw[at : at + len(line)])
-        for length in range(same, 0, -1):
+        # What follows may go on as the rank would have: both begin with the number of a rank.
+        for length in range(min(same, max(track.stream.high - position, 0)), 0, -1):
             after = at + length
             can_end = position + length >= track.stream.low or not self.is_whole and after == len(raw)
             added = raw.startswith(b"\niof: ", after)
@@ -243,9 +244,9 @@ class Reader:
         """Compares the messages about gaps and the summary with all that was read."""
         reported, totals, seen = {}, {}, set()
         found = filter(None, map(MISSING.match, self.messages))
-        for ranks, channel, lost, single, is_total, several in (report.groups() for report in found):
-            into = totals if is_total else reported
-            into[channel, ranks == "*"] = into.get((channel, ranks == "*"), 0) + int(lost)
+        for host, ranks, channel, lost, single, is_total, several in (report.groups() for report in found):
+            into, key = totals if is_total else reported, (host, channel, ranks == "*")
+            into[key] = into.get(key, 0) + int(lost)
             track = self.tracks.get((int(ranks), channel)) if ranks.isdigit() else None
             is_hidden = track and channel in self.hidden and track.position == 0
             if track and track not in seen and not is_total and not is_hidden:
@@ -255,10 +256,10 @@ class Reader:
             seen.update([track] if track else [other for key, other in self.tracks.items() if key[1] == channel])
         for key, lost in totals.items():
             if lost != reported.get(key):
-                self.fail(f"the sum {reported.get(key)} of the messages about {key[0]}", f"{lost} in total")
+                self.fail(f"the sum {reported.get(key)} of the messages about {key[1]} of {key[0]}", f"{lost} in total")
         for channel in self.record["channels"]:
             tracks = [track for key, track in self.tracks.items() if key[1] == channel]
-            told = reported.get((channel, False), 0) + reported.get((channel, True), 0)
+            told = sum(lost for key, lost in reported.items() if key[1] == channel)
             self.check_lost(told, tracks, self.hidden.get(channel, 0))
         summary, tracks = next(filter(None, map(SUMMARY.match, self.messages)), None), self.tracks.values()
         if summary:
