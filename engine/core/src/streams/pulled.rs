@@ -16,7 +16,6 @@ use crate::jobs::job::{JobState, RemoteRanks};
 use crate::streams::deliver_error::DeliverError;
 use crate::streams::state::StreamState;
 use crate::tools::elsewhere::Wanted;
-use crate::tools::registration::Registration;
 use crate::upcall::TakenCallback;
 
 impl Core {
@@ -155,19 +154,20 @@ impl Core {
         (rank, channel): (Rank, Channel),
         (position, end): (u64, Option<DeliveredEnd>),
     ) {
-        self.job_mut(id).into_iter().for_each(|job| job.miss_pull(rank, channel));
+        let produced = end.map(|end| match end {
+            DeliveredEnd::Complete => position,
+            DeliveredEnd::Broken(missing) => position.saturating_add(missing),
+        });
+        self.job_mut(id).into_iter().for_each(|job| job.miss_pull(rank, channel, produced));
         self.announce_cached_of(&id.nspace);
-        let produced = match end {
-            None => return,
-            Some(DeliveredEnd::Complete) => position,
-            Some(DeliveredEnd::Broken(missing)) => position.saturating_add(missing),
-        };
+        let Some(produced) = produced else { return };
         let source = Proc::new(id.nspace.clone(), rank);
         let name = StreamName { source, channel, logged: false, run: id.run };
         for (peer_id, handler) in self.tools.naming(&id.nspace) {
             let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| peer.may_lose()) else { continue };
-            let covers = |registration: &Registration| registration.covers_stream(&name.source, channel);
-            if peer.registration(handler).is_some_and(covers) {
+            // Others are told when they are answered.
+            let told = peer.registration(handler).filter(|registration| registration.answered);
+            if told.is_some_and(|told| told.covers_stream(&name.source, channel)) {
                 peer.add_missed(handler, &name, produced);
             }
         }

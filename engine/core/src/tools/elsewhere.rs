@@ -6,7 +6,7 @@ use iof_proto::{Channel, Failure, NodeStream, Nspace, Proc, Rank, Status};
 
 use crate::Core;
 use crate::ids::{PeerId, StreamName};
-use crate::jobs::job::{JobState, RemoteRanks};
+use crate::jobs::job::{JobState, NodePull, RemoteRanks};
 use crate::tools::registration::Registration;
 
 /// Largest number of streams of ranks on other nodes of one job that tools of the front end may read
@@ -60,13 +60,17 @@ impl Core {
         for nspace in registration.jobs() {
             let job = self.jobs.get(nspace).filter(|job| job.is_direct());
             let Some(job) = job.filter(|_| registration.includes(nspace)) else { continue };
-            let has_ended = job.remote() != RemoteRanks::Running;
-            for NodeStream { rank, channel, produced, ended, .. } in job.node_streams() {
-                let is_missed = || job.pull_of(rank, channel).is_some_and(|pull| pull.is_missed);
+            let of_pull = |(stream, pull): (&_, &NodePull)| Some((*stream, pull.missed?));
+            let of_node = |NodeStream { rank, channel, produced, .. }| ((rank, channel), produced);
+            let ended: Vec<_> = match job.remote() {
+                // What is missed of others is told when their pulls end.
+                RemoteRanks::Running => job.pulled().iter().filter_map(of_pull).collect(),
+                _ => job.node_streams().map(of_node).collect(),
+            };
+            for ((rank, channel), produced) in ended {
                 let source = Proc::new(nspace.clone(), rank);
                 let is_covered = registration.covers_stream(&source, channel);
-                let is_gone = has_ended || ended && is_missed();
-                if is_covered && is_gone && produced > 0 && job.delivered_stream(rank, channel).is_none() {
+                if is_covered && produced > 0 && job.delivered_stream(rank, channel).is_none() {
                     missed.push((StreamName { source, channel, logged: false, run: job.run() }, produced));
                 }
             }

@@ -137,6 +137,7 @@ impl Core {
         let RegisteredPull { request, handler, ignored } = pull;
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.answer(&ToTool::Pulled { request, result: Ok(Granted { handler, ignored }) });
+            peer.registration_mut(handler).into_iter().for_each(|registration| registration.answered = true);
         }
         // A tool knows its registration from the answer on.
         self.miss_ended(peer_id, handler);

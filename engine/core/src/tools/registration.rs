@@ -33,6 +33,8 @@ pub struct Registration {
     /// Set if the registration continues after its jobs have ended, with later jobs of the same
     /// names.
     persistent: bool,
+    /// The pull was answered: the tool knows the registration.
+    pub(crate) answered: bool,
     /// The tool was informed that no further source will follow.
     announced: bool,
     /// The tool was informed that it has all that was cached when the registration was made.
@@ -71,6 +73,7 @@ impl Registration {
             charge: None,
             ticket: None,
             persistent: false,
+            answered: false,
             announced: false,
             cached: false,
             reported_ends,

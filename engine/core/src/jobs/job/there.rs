@@ -30,6 +30,8 @@ pub(crate) struct NodePull {
     pub number: u32,
     /// The stream can't have a ring.
     pub is_missed: bool,
+    /// The bytes of such a stream, once all of them have arrived.
+    pub missed: Option<u64>,
     /// All that the node had cached when it was pulled has been delivered. Readers that begin with the newest
     /// byte are attached there.
     pub is_marked: bool,
@@ -255,7 +257,13 @@ impl JobState {
             if let Entry::Vacant(entry) = self.nodes.pulled.entry((rank, channel)) {
                 self.nodes.last_pull.raise(1);
                 let number = self.nodes.last_pull;
-                entry.insert(NodePull { number, is_missed: false, is_marked: false, is_current: false });
+                entry.insert(NodePull {
+                    number,
+                    is_missed: false,
+                    missed: None,
+                    is_marked: false,
+                    is_current: false,
+                });
                 begun.push((node, StreamPull { number, rank, channel }));
             }
         }
@@ -276,10 +284,10 @@ impl JobState {
         }
     }
 
-    /// Notes that a pulled stream can't have a ring.
-    pub(crate) fn miss_pull(&mut self, rank: Rank, channel: Channel) {
+    /// Notes that a pulled stream can't have a ring, and at its end how many bytes it had.
+    pub(crate) fn miss_pull(&mut self, rank: Rank, channel: Channel, produced: Option<u64>) {
         if let Some(pull) = self.nodes.pulled.get_mut(&(rank, channel)) {
-            pull.is_missed = true;
+            (pull.is_missed, pull.missed) = (true, produced);
         }
     }
 }

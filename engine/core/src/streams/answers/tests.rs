@@ -40,6 +40,7 @@ use crate::tools::pull::Pull;
 use crate::tools::registration::Registration;
 use crate::upcall::Upcall;
 
+mod elsewhere;
 mod forgotten;
 mod published;
 mod pushes;

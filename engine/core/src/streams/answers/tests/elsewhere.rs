@@ -1,0 +1,78 @@
+//! Streams of ranks on other nodes that can't have a ring here.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use iof_proto::{Missed, Node};
+
+use super::*;
+use crate::calls::{DeliveredEnd, NewJob};
+use crate::ids::JobId;
+use crate::jobs::early_end::EarlyEndPolicy;
+use crate::jobs::nodes::{NodeId, NodeReport};
+
+/// Begins a job with two ranks on another node, whose output goes directly to the embedder's printers.
+fn begin_on_node(rig: &mut Rig) -> JobId {
+    rig.nspace = Nspace::new("nodes").unwrap();
+    let nodes = [Node { host: "a".into(), ranks: [Rank(0), Rank(1)].into() }];
+    let id = rig.state.begin_job(NewJob {
+        nspace: &rig.nspace,
+        grace: None,
+        early_end_policy: EarlyEndPolicy::never(),
+        directives: &Directives::default(),
+        elsewhere: false,
+        is_part: false,
+        launching: BTreeMap::new(),
+        nodes: &nodes,
+        is_direct: true,
+    });
+    let id = id.unwrap();
+    let started = NodeReport::Started { pids: vec![1, 2], began: SystemTime::UNIX_EPOCH };
+    rig.state.node_reported(&id, NodeId(0), started, Instant::now());
+    id
+}
+
+/// Connects a tool that pulls the job.
+fn pull(rig: &mut Rig) -> PeerId {
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.state.registrations_changed();
+    tool
+}
+
+/// Sends what is queued for a tool. Returns the bytes that it misses, in the order of the reports.
+fn missed(rig: &mut Rig, tool: PeerId) -> Vec<u64> {
+    let peer = rig.state.tools.get_mut(&tool).unwrap();
+    let mut missed = Vec::new();
+    while let Some(frame) = peer.front().map(|out| out.frame().to_vec()) {
+        if let Some(ToTool::Missed { missed: Missed { bytes, .. }, .. }) =
+            Decoder::new().decode(&mut &*frame).unwrap()
+        {
+            missed.push(bytes);
+        }
+        peer.sent(frame.len(), Instant::now());
+    }
+    missed
+}
+
+#[test]
+fn a_tool_is_told_once_of_each_stream_without_a_ring_whenever_it_comes() {
+    let mut rig = rig_with_memory(Box::new(NoStreams));
+    let id = begin_on_node(&mut rig);
+    let deliver = |rig: &mut Rig, rank: u32, offset, end| {
+        let from = Proc::new(rig.nspace.clone(), Rank(rank));
+        let (channel, bytes, offset) = (Channel::Stdout, b"bytes".to_vec(), Some(offset));
+        let bytes = DeliveredBytes { from: &from, channel, bytes, offset, time: None, input: None, end };
+        let delivered = rig.state.deliver_pulled(&id, rank + 1, bytes, Box::new(|| {}));
+        assert!(delivered.unwrap().is_err(), "no ring");
+    };
+    let first = pull(&mut rig);
+    deliver(&mut rig, 0, 0, Some(DeliveredEnd::Complete));
+    deliver(&mut rig, 1, 0, None);
+    assert_eq!(missed(&mut rig, first), [5]);
+    // The node has reported nothing about its streams yet.
+    let second = pull(&mut rig);
+    assert_eq!(missed(&mut rig, second), [5]);
+    deliver(&mut rig, 1, 5, Some(DeliveredEnd::Complete));
+    assert_eq!([missed(&mut rig, first), missed(&mut rig, second)], [[10], [10]]);
+}
