@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -318,6 +318,33 @@ fn a_line_behind_one_that_was_shown_early_stays_whole() {
         let line = shown.lines().find(|line| line.contains("next")).unwrap();
         assert!(line.ends_with("next END"), "{options:?}: {line:?}");
     }
+}
+
+#[test]
+fn a_message_about_a_rank_does_not_divide_the_line_of_the_last_one() {
+    let site = Site::new();
+    let script = "cd $DIR; wait_for() { while [ ! -e $1 ]; do sleep 0.01; done; }
+        if [ $IOF_RANK = 0 ]; then exec >&- 2>&-; wait_for begun; kill -9 $$; fi
+        wait_for alone; printf begin >&2; wait_for told; echo end >&2";
+    let script = script.replace("$DIR", site.path().to_str().unwrap());
+    let options = ["-n", "2", "--kill-on-bad-exit=0", "--max-line-time", "1000", "--output", "rank"];
+    let mut run = site.run_sh(&[&options[..], &["--no-forward", "stdout,stddiag"]].concat(), &script);
+    let touch = |name: &str| fs::write(site.path().join(name), "").unwrap();
+    site.wait_for_stream(0, "stderr", |stream| stream.is_complete());
+    touch("alone");
+    site.wait_for_stream(1, "stderr", |stream| stream.number("produced") == 5);
+    touch("begun");
+    let mut stderr = BufReader::new(run.stderr());
+    let mut read = || {
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        line
+    };
+    let told = read();
+    touch("told");
+    assert!(told.starts_with("iof: ") && told.contains(": rank 0 ("), "{told}");
+    assert_eq!(read(), "[1]<stderr>: beginend\n");
+    assert_eq!(run.wait(), 137);
 }
 
 #[test]

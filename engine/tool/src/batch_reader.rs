@@ -284,9 +284,9 @@ impl BatchReader {
         open.fold(Channels::empty(), |all, registration| all | (registration.channels & Channels::OUTPUTS))
     }
 
-    /// Returns whether at most one stream (one channel of one process) has not ended, and no
-    /// further stream will be announced.
+    /// Returns whether there was at most one stream (one channel of one process), and no further one will be
+    /// announced. The last one of several does not count: a message about the others may follow.
     pub fn has_one_stream(&self) -> bool {
-        self.tool.all_announced() && self.tool.session.feeds.len() <= 1
+        self.tool.all_announced() && self.tool.session.feeds.added() <= 1
     }
 }

@@ -28,6 +28,8 @@ pub struct Feeds {
     feeds: Vec<Option<Feed>>,
     /// The empty entries of `feeds`.
     free: Vec<FeedId>,
+    /// The number of feeds that were added.
+    added: u64,
     /// The feeds by the ids of their readers in their newest rings.
     by_reader: HashMap<ReaderId, FeedId>,
     /// The feeds without rings, which are of one job.
@@ -94,6 +96,7 @@ impl Feeds {
     }
 
     pub(crate) fn add(&mut self, feed: Feed) {
+        self.added = self.added.saturating_add(1);
         let id = self.free.pop().unwrap_or_else(|| {
             self.feeds.push(None);
             FeedId(self.feeds.len().saturating_sub(1))
@@ -239,6 +242,11 @@ impl Feeds {
     /// Returns the number of feeds that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.by_reader.len().saturating_add(self.direct.len())
+    }
+
+    /// Returns the number of feeds so far.
+    pub(crate) fn added(&self) -> u64 {
+        self.added
     }
 
     pub(crate) fn activate(&mut self, id: FeedId) {
