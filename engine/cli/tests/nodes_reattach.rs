@@ -308,6 +308,42 @@ fn what_a_tool_pulls_arrives_once_and_in_order_although_carriers_are_cut() {
 }
 
 #[test]
+fn what_files_of_a_node_lack_is_told_although_its_carrier_was_cut() {
+    let node = Node::new();
+    let (go, written) = (node.file("go"), node.file("written"));
+    // A fifo that is not read until all is written.
+    let mut file = node.site.gate("file.out");
+    file.open();
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done; yes | head -c 1000000; : >{}",
+        go.display(),
+        written.display()
+    );
+    let output = format!("file={}:pattern:node", node.file("file").display());
+    let options =
+        ["--reattach", "1000", "--drop", "newest", "--cache-size", "16K", "--output", output.as_str()];
+    let mut run = node.start_on("a", &options, &script);
+    wait_for("the end of the start", || has_thread(run.pid(), "iof-job").then_some(()));
+    let stderr = iof_testing::pipes::collect(run.stderr());
+    let first = run.running("wire");
+    first.iter().for_each(|wire| cut(*wire));
+    let are_new = |wires: Vec<u32>| wires.len() == 2 && wires.iter().all(|wire| !first.contains(wire));
+    wait_for("another carrier", || are_new(run.running("wire")).then_some(()));
+    fs::write(&go, "").unwrap();
+    wait_for("all output", || written.exists().then_some(()));
+    let reader = fs::File::open(file.path()).unwrap();
+    drop(file);
+    let delivered = iof_testing::pipes::collect(reader).get().len();
+    assert_eq!(run.wait(), 0);
+    let told = String::from_utf8(stderr.get()).unwrap();
+    let lost = told.strip_prefix("iof: a: job demo: rank 0 stdout: ");
+    let lost = lost.and_then(|rest| rest.split_once(" bytes are missing")?.0.parse::<usize>().ok());
+    // A line that a gap cuts gets a newline.
+    let sum = delivered + lost.unwrap_or_else(|| panic!("{delivered} bytes: {told}"));
+    assert!((1_000_000..1_001_000).contains(&sum), "{delivered} bytes: {told}");
+}
+
+#[test]
 fn a_job_starts_although_a_carrier_is_cut_before_its_ranks_are_started() {
     let node = Node::new();
     fs::write(node.file("held"), "").unwrap();

@@ -285,6 +285,8 @@ pub enum ToFrontEnd {
         /// Why files can't be written.
         failure: Option<String>,
     },
+    /// A message of the agent for the user, of one line, such as about output that files of the node lack.
+    Told(String),
     /// The cost of forwarding for the agent.
     Cost {
         /// The user CPU time of its process, in microseconds.

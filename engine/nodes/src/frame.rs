@@ -33,7 +33,7 @@ use crate::limits::{MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same. It rises with each of its parts: that of
 /// the frames and of what they contain, to which each change adds 1, and that of jobs.
-pub const VERSION: u32 = 19 + JOB_VERSION;
+pub const VERSION: u32 = 20 + JOB_VERSION;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;

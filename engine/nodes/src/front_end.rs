@@ -358,6 +358,7 @@ impl FrontEnd {
             ToFrontEnd::FilesWritten { .. } if phase == Phase::Started && !self.files_told => {
                 self.files_told = true;
             }
+            ToFrontEnd::Told(_) => {}
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
             // That of a pull that has ended was sent before.

@@ -163,6 +163,14 @@ impl Agent {
         AgentStop(self.inputs.clone())
     }
 
+    /// Returns what sends lines to the user of the front end, from any thread, over whichever carrier. It blocks while the
+    /// edge takes nothing. Returns whether the edge has taken the line: it may have ended, and a line has at most
+    /// [`MAX_ANSWER`](iof_nodes::limits::MAX_ANSWER) bytes.
+    pub fn messages(&self) -> impl Fn(String) -> bool + Send + Sync + use<> {
+        let uplink = Arc::clone(&self.links.uplink);
+        move |line| uplink.send(&ToFrontEnd::Told(line))
+    }
+
     /// Runs ranks for the front end. Blocks until it has all output, or the edge has ended.
     ///
     /// # Errors
@@ -197,7 +205,8 @@ fn run_ranks(
     let ranks = spec.local.clone().unwrap_or_default();
     let directory = config.rendezvous.directory();
     match links.listen(directory) {
-        Ok(address) => address.into_iter().for_each(|address| uplink.send(&ToFrontEnd::Link(address))),
+        Ok(Some(address)) => _ = uplink.send(&ToFrontEnd::Link(address)),
+        Ok(None) => {}
         Err(failure) => return Ok(refuse(uplink, failure)),
     }
     uplink.send(&ToFrontEnd::Ready);
@@ -215,9 +224,7 @@ fn run_ranks(
     let followed = follow(&engine, &job, (uplink, inputs), (output, messages));
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&spec, &ranks));
     let result = match followed {
-        Ok(()) => {
-            pulls.and_then(|pulls| serve(queue, (&job, &engine, &host, hooks), &ranks, (stdin, &pulls)))
-        }
+        Ok(()) => pulls.and_then(|pulls| serve(queue, (&job, &engine, &host), &ranks, (stdin, &pulls))),
         Err(failure) => Err(failure),
     };
     if !matches!(result, Ok(AgentExit::Over)) {
@@ -271,7 +278,7 @@ fn next_message(queue: &Receiver<AgentInput>) -> Result<Option<ToAgent>, AgentEr
 /// The edge has ended before, or a signal ends this process.
 fn serve(
     queue: &Receiver<AgentInput>,
-    (job, engine, host, hooks): (&Job, &Engine, &AgentHost, &dyn AgentHooks),
+    (job, engine, host): (&Job, &Engine, &AgentHost),
     ranks: &BTreeSet<Rank>,
     (mut stdin, pulls): (StdinWorkers, &Pulls),
 ) -> Result<AgentExit, AgentError> {
@@ -285,7 +292,7 @@ fn serve(
             }
             Ok(AgentInput::Message(ToAgent::SignalRanks { signal, ranks })) => {
                 if !signal_ranks(engine, job.nspace(), &ranks, signal) {
-                    hooks.warn(&format!("cannot send signal {signal} to {} ranks", ranks.len()));
+                    tracing::warn!("cannot send signal {signal} to {} ranks", ranks.len());
                 }
             }
             Ok(AgentInput::Message(ToAgent::Stdin { call, ranks: targets, bytes })) => {
@@ -301,7 +308,7 @@ fn serve(
             }
             Ok(AgentInput::Message(ToAgent::Relative(relative))) => {
                 if let Err(error) = engine.add_relative(&relative) {
-                    hooks.warn(&format!("ranks cannot connect to job {}: {error}", relative.nspace));
+                    tracing::warn!("ranks cannot connect to job {}: {error}", relative.nspace);
                 }
             }
             Ok(AgentInput::Message(ToAgent::RelativeEnded(nspace))) => engine.remove_relative(nspace),

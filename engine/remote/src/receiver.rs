@@ -67,6 +67,7 @@ impl Receiver {
                 let Some(broken) = broken else { return Ok(()) };
                 self.pass_on(pull, broken_piece(&broken), || {})?;
             }
+            FrontEvent::Message(ToFrontEnd::Told(line)) => tracing::warn!("{}: {line}", self.node.host),
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
             FrontEvent::Message(ToFrontEnd::Exchange { call, rank, exchange }) => {
                 let (ends, counted) = (Arc::clone(&self.ends), self.ends.state().front.answer());

@@ -30,7 +30,7 @@ use crate::options::values::duration;
 use crate::processes::guardian;
 use crate::processes::signals::{Signals, asks_to_end};
 use crate::processes::threads::start_thread;
-use crate::terminal::message::print_message;
+use crate::terminal::message;
 
 /// The options of `iof agent`, which `iof run` sets.
 #[derive(Args)]
@@ -78,6 +78,7 @@ pub fn agent(AgentArgs { reattach, dial }: &AgentArgs) -> Result<ExitCode, Failu
         None => Agent::start(connection, *reattach, Arc::new(Hooks)),
     };
     let agent = agent.map_err(|error| failed(&error))?;
+    message::beside_edge(agent.messages());
     let (stop, signal) = (agent.stop_handle(), Arc::clone(&asked));
     start_thread("iof-signals", move || {
         while let Some(received) = signals.wait() {
@@ -137,10 +138,6 @@ impl AgentHooks for Hooks {
         config.guardian = guardian::program();
         config.log = log::config().map_err(refusal)?;
         Ok(config)
-    }
-
-    fn warn(&self, message: &str) {
-        print_message(format_args!("{message}"));
     }
 
     fn start_failed(&self, error: StartError) -> StartRefusal {

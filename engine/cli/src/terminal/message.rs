@@ -30,13 +30,17 @@ const SIGNALS_AFTER: Duration = Duration::from_millis(200);
 /// tools and ranks do could otherwise fill the memory.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
+/// Writes whole lines. Blocks until that is done.
+type WriteLines = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
+
 /// A stderr that is shared with printers. Its reader may stop reading, so a separate thread writes
 /// the messages of this command, which continues to handle signals.
 struct SharedStderr {
-    notes: Notes,
+    write: WriteLines,
     /// The messages to write. `None` if the thread could not be started.
     queue: Option<Queue>,
-    watched: WatchedOutput,
+    /// `None` if the messages go elsewhere.
+    watched: Option<WatchedOutput>,
     /// The style of objects, if messages are objects.
     objects: Option<Style>,
     /// The time for which stderr may accept nothing at the end of the command.
@@ -59,9 +63,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Starts the thread that writes the messages to `stderr`. Returns `None` if it cannot be
-    /// started.
-    fn start(mut stderr: impl Write + Send + 'static) -> Option<Queue> {
+    /// Starts the thread that writes the messages. Returns `None` if it cannot be started.
+    fn start(write: WriteLines) -> Option<Queue> {
         let (sender, messages) = unbounded();
         let bytes = Arc::<AtomicUsize>::default();
         let waiting = Arc::clone(&bytes);
@@ -69,8 +72,7 @@ impl Queue {
             for message in messages {
                 match message {
                     Queued::Lines(lines) => {
-                        let written = stderr.write_all(&lines);
-                        report_unwritten(&lines, written);
+                        report_unwritten(&lines, write(&lines));
                         waiting.fetch_sub(lines.len(), Relaxed);
                     }
                     Queued::End(written) => drop(written.send(())),
@@ -99,7 +101,7 @@ impl Queue {
         if dropped > 0 {
             let report = line(format_args!(
                 "{dropped} messages were dropped here: {} did not take {} MiB of earlier ones",
-                SHARED.get().map_or("stderr", |shared| shared.watched.name),
+                SHARED.get().and_then(|shared| Some(shared.watched.as_ref()?.name)).unwrap_or("stderr"),
                 MAX_MESSAGE_BYTES >> 20
             ));
             self.bytes.fetch_add(report.len(), Relaxed);
@@ -119,9 +121,24 @@ impl Queue {
 /// Makes later messages start on a line of their own, instead of within a line of output.
 /// They are objects of this style, if there is one.
 pub fn beside_output(notes: Notes, watched: WatchedOutput, objects: Option<Style>) {
-    let queue = Queue::start(notes.clone());
+    write_with(Arc::new(move |lines| notes.clone().write_all(lines)), Some(watched), objects);
+}
+
+/// Passes later messages to `tell`, which blocks until a line is taken. It returns `false` for one that goes to stderr.
+pub fn beside_edge(tell: impl Fn(String) -> bool + Send + Sync + 'static) {
+    let write = move |lines: &[u8]| {
+        let text = String::from_utf8_lossy(lines);
+        let mut rest =
+            text.lines().filter(|line| !tell(line.strip_prefix("iof: ").unwrap_or(line).to_owned()));
+        rest.try_for_each(|line| writeln!(io::stderr(), "{line}"))
+    };
+    write_with(Arc::new(write), None, None);
+}
+
+fn write_with(write: WriteLines, watched: Option<WatchedOutput>, objects: Option<Style>) {
+    let queue = Queue::start(Arc::clone(&write));
     // Fails only on a second call, and a command starts its output once.
-    let _ = SHARED.set(SharedStderr { notes, queue, watched, objects, give_up: Mutex::new(None) });
+    let _ = SHARED.set(SharedStderr { write, queue, watched, objects, give_up: Mutex::new(None) });
 }
 
 /// The error of the first object that stdout did not take. Its reader is not gone.
@@ -172,7 +189,7 @@ fn print_lines(lines: &str) {
             queue.send(lines);
             Ok(())
         }
-        Some(SharedStderr { notes, .. }) => notes.clone().write_all(lines),
+        Some(SharedStderr { write, .. }) => write(lines),
         None => io::stderr().write_all(lines),
     };
 }
@@ -192,6 +209,8 @@ pub fn wait_until_written() -> bool {
     if end.recv_timeout(SIGNALS_AFTER) != Err(RecvTimeoutError::Timeout) {
         return true;
     }
+    // An edge that takes nothing has ended.
+    let Some(watched) = watched else { return false };
     signals::unblock();
     let limit = *give_up.lock().unwrap_or_else(PoisonError::into_inner);
     let mut write_wait = WriteWait::new([watched.clone()], limit);
@@ -213,7 +232,7 @@ pub fn print_message(message: fmt::Arguments<'_>) {
 pub fn write_message(message: fmt::Arguments<'_>) {
     let line = line(message);
     let written = match SHARED.get() {
-        Some(shared) => shared.notes.clone().write_all(line.as_bytes()),
+        Some(shared) => (shared.write)(line.as_bytes()),
         None => io::stderr().write_all(line.as_bytes()),
     };
     report_unwritten(line.as_bytes(), written);
@@ -306,7 +325,8 @@ mod tests {
     fn messages_that_a_blocked_stderr_has_no_room_for_are_counted_in_one_line() {
         let (open, opened) = bounded(0);
         let written = Arc::<Mutex<Vec<u8>>>::default();
-        let queue = Queue::start(Blocked { opened, written: Arc::clone(&written) }).unwrap();
+        let blocked = Mutex::new(Blocked { opened, written: Arc::clone(&written) });
+        let queue = Queue::start(Arc::new(move |lines| blocked.lock().unwrap().write_all(lines))).unwrap();
         let message = vec![b'x'; 1 << 20];
         (0..19).for_each(|_| queue.send(&message));
         drop(open);

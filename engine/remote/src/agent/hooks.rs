@@ -44,11 +44,6 @@ pub trait AgentHooks: Send + Sync {
         Ok(Config::default())
     }
 
-    /// Tells the user of something that the ranks do without. By default nothing is told.
-    fn warn(&self, message: &str) {
-        let _ = message;
-    }
-
     /// Returns the refusal for an engine that does not start.
     fn start_failed(&self, error: StartError) -> StartRefusal {
         StartRefusal::running(error)

@@ -39,7 +39,7 @@ pub(super) fn prepare(
         // The environment of another node may name a directory that this node does not have.
         Err(StartError::Rendezvous(error)) if config.rendezvous == Rendezvous::Agent(None) => {
             let name = gethostname().unwrap_or_default();
-            hooks.warn(&format!("tools cannot attach on {}: {error}", name.display()));
+            tracing::warn!("tools cannot attach on {}: {error}", name.display());
             config.rendezvous = Rendezvous::None;
             Engine::start_with(config, Arc::<AgentHost>::clone(host))
         }

@@ -107,7 +107,7 @@ impl Pulls {
             let step = lock(&self.state).step();
             match step {
                 Step::Send(frame, bytes, times) => self.send(&frame, &bytes, &times),
-                Step::Failed(pull) => self.uplink.send(&ToFrontEnd::PullFailed { pull }),
+                Step::Failed(pull) => _ = self.uplink.send(&ToFrontEnd::PullFailed { pull }),
                 Step::Done => {}
                 Step::Wait(limit) => {
                     let limit = PollTimeout::try_from(poll_timeout(limit)).unwrap_or(PollTimeout::NONE);

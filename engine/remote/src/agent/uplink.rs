@@ -208,12 +208,12 @@ impl Uplink {
         None
     }
 
-    /// Sends a message. Blocks while the carrier takes nothing.
-    pub fn send(&self, message: &ToFrontEnd) {
-        // Messages of the agent are within their limits.
-        if let Ok(frame) = message.frame() {
-            self.write(&[IoSlice::new(&frame)]);
-        }
+    /// Sends a message. Blocks while the carrier takes nothing. Returns whether the message is within its limits and the
+    /// edge has not ended.
+    pub fn send(&self, message: &ToFrontEnd) -> bool {
+        let Ok(frame) = message.frame() else { return false };
+        self.write(&[IoSlice::new(&frame)]);
+        !self.is_closed()
     }
 
     /// Writes whole frames when it is the turn of this thread. Blocks while the carrier takes nothing,
