@@ -37,10 +37,9 @@ type WriteLines = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 /// the messages of this command, which continues to handle signals.
 struct SharedStderr {
     write: WriteLines,
-    /// The messages to write. `None` if the thread could not be started.
-    queue: Option<Queue>,
-    /// `None` if the messages go elsewhere.
-    watched: Option<WatchedOutput>,
+    /// The messages to write, and the output to which they go. `None` if the thread could not be started, or if
+    /// each message is to be written before what follows it.
+    queue: Option<(Queue, WatchedOutput)>,
     /// The style of objects, if messages are objects.
     objects: Option<Style>,
     /// The time for which stderr may accept nothing at the end of the command.
@@ -101,7 +100,7 @@ impl Queue {
         if dropped > 0 {
             let report = line(format_args!(
                 "{dropped} messages were dropped here: {} did not take {} MiB of earlier ones",
-                SHARED.get().and_then(|shared| Some(shared.watched.as_ref()?.name)).unwrap_or("stderr"),
+                SHARED.get().and_then(|shared| Some(shared.queue.as_ref()?.1.name)).unwrap_or("stderr"),
                 MAX_MESSAGE_BYTES >> 20
             ));
             self.bytes.fetch_add(report.len(), Relaxed);
@@ -121,10 +120,14 @@ impl Queue {
 /// Makes later messages start on a line of their own, instead of within a line of output.
 /// They are objects of this style, if there is one.
 pub fn beside_output(notes: Notes, watched: WatchedOutput, objects: Option<Style>) {
-    write_with(Arc::new(move |lines| notes.clone().write_all(lines)), Some(watched), objects);
+    let write: WriteLines = Arc::new(move |lines| notes.clone().write_all(lines));
+    let queue = Queue::start(Arc::clone(&write)).map(|queue| (queue, watched));
+    // Fails only on a second call, and a command starts its output once.
+    let _ = SHARED.set(SharedStderr { write, queue, objects, give_up: Mutex::new(None) });
 }
 
-/// Passes later messages to `tell`, which blocks until a line is taken. It returns `false` for one that goes to stderr.
+/// Passes later messages to `tell`, which blocks until a line is taken: they precede the end of the edge. It returns
+/// `false` for one that goes to stderr.
 pub fn beside_edge(tell: impl Fn(String) -> bool + Send + Sync + 'static) {
     let write = move |lines: &[u8]| {
         let text = String::from_utf8_lossy(lines);
@@ -132,13 +135,9 @@ pub fn beside_edge(tell: impl Fn(String) -> bool + Send + Sync + 'static) {
             text.lines().filter(|line| !tell(line.strip_prefix("iof: ").unwrap_or(line).to_owned()));
         rest.try_for_each(|line| writeln!(io::stderr(), "{line}"))
     };
-    write_with(Arc::new(write), None, None);
-}
-
-fn write_with(write: WriteLines, watched: Option<WatchedOutput>, objects: Option<Style>) {
-    let queue = Queue::start(Arc::clone(&write));
-    // Fails only on a second call, and a command starts its output once.
-    let _ = SHARED.set(SharedStderr { write, queue, watched, objects, give_up: Mutex::new(None) });
+    let (write, give_up) = (Arc::new(write), Mutex::new(None));
+    // Fails only on a second call.
+    let _ = SHARED.set(SharedStderr { write, queue: None, objects: None, give_up });
 }
 
 /// The error of the first object that stdout did not take. Its reader is not gone.
@@ -185,7 +184,7 @@ pub fn object(style: &Style, (kind, time, fields): Event) -> String {
 fn print_lines(lines: &str) {
     let lines = lines.as_bytes();
     let _ = match SHARED.get() {
-        Some(SharedStderr { queue: Some(queue), .. }) => {
+        Some(SharedStderr { queue: Some((queue, _)), .. }) => {
             queue.send(lines);
             Ok(())
         }
@@ -204,13 +203,11 @@ pub fn give_up_after(limit: Duration) {
 /// Blocks until all messages are written, or until stderr is [given up](give_up_after): returns `false` then. Called
 /// once, at the end of the command: if the messages are not written soon, signals end the process.
 pub fn wait_until_written() -> bool {
-    let Some(SharedStderr { queue: Some(queue), watched, give_up, .. }) = SHARED.get() else { return true };
+    let Some(SharedStderr { queue: Some((queue, watched)), give_up, .. }) = SHARED.get() else { return true };
     let end = queue.end();
     if end.recv_timeout(SIGNALS_AFTER) != Err(RecvTimeoutError::Timeout) {
         return true;
     }
-    // An edge that takes nothing has ended.
-    let Some(watched) = watched else { return false };
     signals::unblock();
     let limit = *give_up.lock().unwrap_or_else(PoisonError::into_inner);
     let mut write_wait = WriteWait::new([watched.clone()], limit);
