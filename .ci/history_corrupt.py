@@ -40,6 +40,10 @@ def is_object(reader, line):
     return reader["format"] == "json" and b'"rank":null' not in line
 
 
+def is_end(reader, line):
+    return reader["format"] == "json" and line.startswith(b'{"type":"end"')
+
+
 def source(reader, line):
     """The stream of a line, as far as it shows it."""
     if reader["format"] == "json":
@@ -130,6 +134,23 @@ def full_disk_with_success(rng, history, reader):
     return not reader["killed"]
 
 
+def lost_node_with_success(rng, history, reader):
+    history["job"]["code"] = reader["code"] = 0
+    return True
+
+
+def text_beside_files(rng, history, reader):
+    reader["outputs"]["out"] += b"text\n"
+    return reader["format"] == "files"
+
+
+def missing_summary(rng, history, reader):
+    name = "out" if reader["format"] == "json" or reader["merged"] else "err"
+    before = reader["outputs"][name]
+    reader["outputs"][name] = re.sub(rb"(?m)^.*summary: \d+ ranks? in .*\n", b"", before)
+    return reader["launcher"] and reader["outputs"][name] != before
+
+
 def wrong_hash(rng, history, reader):
     number = rng.choice(list(history["ranks"]))
     host, log, data = history["ranks"][number]
@@ -168,7 +189,14 @@ CORRUPTIONS = {
     "wrong exit code": wrong_code,
     "wrong hash of a write": wrong_hash,
     "wrong count of an end": of_number(rb'("delivered":)(\d+)', 1, lambda reader, line: b'"delivered":' in line),
+    "missing end of a stream": of_lines(delete, is_end),
+    "doubled end of a stream": of_lines(double, is_end),
+    "wrong code of an exit": of_number(
+        rb'("type":"exit".*?"code":)(\d+)', 1, lambda reader, line: b'"type":"exit"' in line and b'"code":null' not in line),
+    "missing summary": missing_summary,
+    "text beside files": text_beside_files,
     "full disk with exit code 0": full_disk_with_success,
+    "lost node with exit code 0": lost_node_with_success,
 }
 # What a system may lack.
 NEEDS = {"wrong count of an end": "python", "full disk with exit code 0": "disks"}
@@ -190,12 +218,17 @@ def may_end(history):
 def try_all(history, rng, count):
     """Tries `count` defects, rare ones first. Returns how many there were of each kind, and those that were accepted."""
     tried, accepted = collections.Counter(), []
-    cases = [
-        (number, name) for number, reader in enumerate(history["readers"]) for name in CORRUPTIONS
-        if (is_full(reader) and not reader.get("torchrun") if "full" in name else must_show(history, reader))]
+    def may_show(name, reader):
+        if "full disk" in name:
+            return is_full(reader) and not reader.get("torchrun")
+        if "lost node" in name:
+            return reader["launcher"] and history["job"]["code"] > 0 and b" is lost " in b"".join(reader["outputs"].values())
+        return must_show(history, reader)
+
+    cases = [(number, name) for number, reader in enumerate(history["readers"]) for name in CORRUPTIONS if may_show(name, reader)]
     cases = [case for case in cases if not (may_end(history) and case[1] in ("missing line", "missing end"))]
     rng.shuffle(cases)
-    for number, name in sorted(cases, key=lambda case: not re.search("gap|of an end|full", case[1])):
+    for number, name in sorted(cases, key=lambda case: not re.search("gap|of an|full|lost|files", case[1])):
         changed = {**history, "job": dict(history["job"]), "ranks": dict(history["ranks"])}
         changed["readers"] = copy.deepcopy(history["readers"])
         if tried.total() < count and CORRUPTIONS[name](rng, changed, changed["readers"][number]):

@@ -67,7 +67,7 @@ class Track:
         # What a text leaves open: how much is lost, since a newline at a gap may be of the stream or added; where that begins,
         # since what follows a gap may be the same as the first missing bytes; how much is lost at the end of a killed rank.
         self.slack = self.shift = self.tail = 0
-        self.first_gap, self.broken, self.cut_at = None, None, None
+        self.first_gap, self.broken, self.cut_at, self.ended = None, None, None, False
 
     def __str__(self):
         return str(self.stream)
@@ -105,10 +105,10 @@ class Track:
 
     def text(self, line):
         """Takes a line of text, or a part of one. Its newline may have been added, because the line was cut."""
-        data, at, part = self.stream.data, self.position, line.removesuffix(b"\n")
-        is_whole = data.startswith(line, at)
-        if not is_whole and not data.startswith(part, at):
-            found, cut = (data.find(text, at) if self.may_lose else -1 for text in (line, part))
+        data, at, end, part = self.stream.data, self.position, self.stream.high, line.removesuffix(b"\n")
+        is_whole = data.startswith(line, at, end)
+        if not is_whole and not data.startswith(part, at, end):
+            found, cut = (data.find(text, at, end) if self.may_lose else -1 for text in (line, part))
             if cut < 0:
                 self.take(line)
             is_whole = found == cut
