@@ -79,9 +79,10 @@ pub const CASES: &[Case] = &[
         needs: &[],
         size: ONE,
         run: |trial| {
-            let ended = trial.pass(trial.job(&["pause:0"]))?;
+            let ended = trial.pass(trial.job(&["touch:FOLDER/ran"]))?;
             expect_bytes(&ended.stdout, b"")?;
-            expect_bytes(&ended.stderr, b"")
+            expect_bytes(&ended.stderr, b"")?;
+            trial.wait_for_files("ran")
         },
     },
     Case {

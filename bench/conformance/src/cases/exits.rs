@@ -13,7 +13,10 @@ macro_rules! exits {
             promise: $promise,
             needs: &[ExitCode, Ranks],
             size: FOUR,
-            run: |trial| trial.run(trial.job(&[$action]))?.with_code($code).map(drop),
+            run: |trial| {
+                trial.run(trial.job(&["touch:FOLDER/ran", $action]))?.with_code($code)?;
+                trial.wait_for_files("ran")
+            },
         }
     };
 }

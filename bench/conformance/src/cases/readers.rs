@@ -91,7 +91,8 @@ pub const CASES: &[Case] = &[
         run: |trial| {
             let mut job = trial.job(&["flood:COUNT:FOLDER/progress", "flood:COUNT:FOLDER/progress"]);
             job.reader = Reader::Leaves(100_000);
-            trial.run(job).map(drop)
+            trial.run(job)?;
+            trial.wait_for_files("progress")
         },
     },
     Case {

@@ -152,7 +152,7 @@ pub const CASES: &[Case] = &[
             job.input = Input::Pipe;
             let mut running = trial.start(job)?;
             running.wait_for_end()?;
-            running.end()?.with_code(0).map(drop)
+            expect_bytes(&running.end()?.with_code(0)?.stdout, b"done\n")
         },
     },
 ];
