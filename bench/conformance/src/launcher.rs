@@ -56,6 +56,10 @@ pub enum Capability {
     LongLines,
     /// A stream keeps 64 KiB for tools, and drops what is older.
     SmallCache,
+    /// A tool sees where what was there before ends.
+    Cached,
+    /// A tool sees the offsets of what it gets and of what is missing.
+    Offsets,
 }
 
 impl Capability {
@@ -74,6 +78,8 @@ impl Capability {
             Self::Job => "job",
             Self::LongLines => "long-lines",
             Self::SmallCache => "small-cache",
+            Self::Cached => "cached",
+            Self::Offsets => "offsets",
         }
     }
 }

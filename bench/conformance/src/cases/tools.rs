@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Size, Trial, wait_until};
 use crate::job::Running;
-use crate::launcher::Capability::{Job, Ranks, SmallCache};
+use crate::launcher::Capability::{Cached, Job, Offsets, Ranks, SmallCache};
 use crate::text::{expect_lines, line, lines};
 use crate::tool::{Record, account};
 
@@ -26,7 +26,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "tools-cached",
         promise: "A tool gets what is there, and ends while the job goes on.",
-        needs: &[Job, Ranks],
+        needs: &[Job, Ranks, Cached],
         size: EIGHT,
         run: |trial| {
             let running = begun(trial)?;
@@ -66,7 +66,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "tools-accounting",
         promise: "Each byte is delivered to a tool as written, and counted at the end.",
-        needs: &[Job],
+        needs: &[Job, Offsets],
         size: ONE,
         run: |trial| match accounted(trial, false)? {
             0 => Ok(()),
@@ -76,7 +76,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "tools-gaps",
         promise: "What is no longer cached when a tool attaches is a gap of exactly as many bytes.",
-        needs: &[Job, SmallCache],
+        needs: &[Job, SmallCache, Offsets],
         size: Size { ranks: 1, count: 20_000 },
         run: |trial| match accounted(trial, true)? {
             0 => Err("1.6 MB came out of a cache of 64 KiB".to_owned()),
@@ -86,7 +86,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "tools-resume",
         promise: "A tool that was killed goes on where its file ends: file and continuation are the stream.",
-        needs: &[Job],
+        needs: &[Job, Offsets],
         size: ONE,
         run: resumed,
     },
