@@ -104,7 +104,8 @@ fn tools_on_a_node_reach_the_engine_of_its_agent() {
     let pulls = pulls.map(|options| Process::start(nodes.iof("a", "pull").args(options)));
     let attached = || {
         let done = nodes.run("a", "query", &["stats", "--json"]);
-        (done.text().matches("iof pull").count() >= 4).then_some(())
+        // Each reads three channels of two ranks.
+        (done.text().matches("iof pull").count() >= 12).then_some(())
     };
     wait_for("the pulls", attached);
     go.open();
