@@ -186,8 +186,8 @@ class Reader:
     def event(self, found, line):
         """Takes an object about a rank or the end of the job."""
         if found["type"] == "job_end":
-            # A signal ends the command, and an agent has a part of the job.
-            is_known = self.job["code"] >= 0 and not self.record.get("agent")
+            # A signal ends the command, an output that fails makes its exit code 1, and an agent has a part of the job.
+            is_known = self.job["code"] >= 0 and self.job["code"] != 1 and not (self.record.get("agent") or self.job.get("torchrun"))
             return not is_known or found["code"] in (self.job["code"], None) or self.fail(
                 f"the exit code {self.job['code']}", line[:120])
         rank, seen = found["rank"], self.begun if found["type"] == "rank_start" else self.exited
@@ -262,7 +262,8 @@ class Reader:
             is_whole = self.is_whole if channel == "stdout" or is_slow else self.is_whole_elsewhere
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
-            is_missed = track.position == 0 and self.hidden
+            # Nothing is told of one that had no bytes.
+            is_missed = track.position == 0 and (self.hidden or self.record["hindered"])
             if is_whole and self.has_offsets and not (may_break or track.ended or is_missed):
                 self.fail(f"the end of {track}", "none")
         if self.is_whole and not self.record["tool"]:
