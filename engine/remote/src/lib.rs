@@ -48,8 +48,8 @@
 //! # }
 //! ```
 //!
-//! The crate prints nothing and handles no signals. What an agent reports is for its
-//! [`AgentHooks::warn`].
+//! The crate prints nothing and handles no signals. Agents warn by `tracing`, and [`Agent::messages`]
+//! tells the user of the front end.
 //!
 //! | module | concept |
 //! |---|---|
