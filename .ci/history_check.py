@@ -168,8 +168,8 @@ class Reader:
             if track.stream.host not in self.lost_hosts or offset + track.broken > track.stream.high:
                 track.fail(offset, f"a broken end only on a lost node, within {track.stream.high} bytes", line[:120])
             return True
-        track.ended |= found["type"] in ("end", "broken")
         if found["type"] == "end":
+            track.ended = True
             counts = found.get("delivered", track.delivered), found.get("produced", offset)
             return counts == (track.delivered, offset) or track.fail(offset, f"{track.delivered} and {offset} bytes", line[:160])
         # An agent has the name of this machine. Nobody knows the pid of a rank whose start was not reported.
@@ -302,11 +302,13 @@ class Reader:
             self.check_lost(int(summary[2]), tracks, 0)
 
     def check_lost(self, told, tracks, hidden):
-        # How much of a lost node was told is not known: at least all of the others.
         sure = [track for track in tracks if track.stream.host not in self.lost_hosts]
         lost, slack, tail = (sum(getattr(track, name) for track in sure) for name in ("lost", "slack", "tail"))
-        most = slack + tail if not self.lost_hosts else told
-        if not -slack <= told - lost - hidden * (not self.lost_hosts) <= most:
+        most = slack + tail
+        if self.lost_hosts:
+            # How much of a lost node was told is not known: at least all of the others.
+            hidden, most = 0, told
+        if not -slack <= told - lost - hidden <= most:
             self.fail(f"messages about {lost + hidden} lost bytes of {', '.join(map(str, tracks))}"[:200], f"ones about {told}")
 
     def check_pull_code(self):
