@@ -2,16 +2,20 @@
 //! terminate, and return only bytes of the ring.
 #![no_main]
 
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use arbitrary::Arbitrary;
+use iof_fuzz::{MAX_PATTERN, pattern};
 use iof_shm_ring::{Attached, Copied, Grouping, Peek, Reader, ReaderPage, Ring, Start, bell};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::{ftruncate, write};
+use nix::sys::uio::pwrite;
+use nix::unistd::ftruncate;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -65,75 +69,103 @@ const CONTROL: [usize; 10] = [256, 264, 272, 280, 288, 296, 384, 392, 400, 408];
 /// Offset of the entries: first those of the newest reads, then those of the index.
 const ENTRIES: usize = 512;
 const RECENT: u64 = 112;
+const MAX_PAGES: usize = MAX_PATTERN / 4096;
 
 /// The ring file of a hostile engine, which writes to it at any time.
 struct File {
+    fd: OwnedFd,
     map: MmapRaw,
     capacity: u64,
     entries: u64,
 }
 
 impl File {
-    fn new(input: &Input) -> Option<(File, Arc<Ring>)> {
-        let capacity = (u64::from(input.pages % 64) + 1) * 4096;
+    /// Creates a file whose ring has the pattern's bytes.
+    fn new(pages: u64) -> nix::Result<File> {
+        let capacity = pages * 4096;
         let entries = (capacity / 2048).max(32);
         let meta = (ENTRIES as u64 + (RECENT + entries) * 24).next_multiple_of(4096);
-        let magic = u64::from_le_bytes(*b"iofring1");
-        let head = [magic, 4, capacity, entries, 0, input.base.get(capacity), u64::from(input.overwrite)];
-        let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        bytes.resize(meta as usize, 0);
-        bytes.extend((0..capacity).map(|i| (i % 251) as u8));
-        let fd = memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING).ok()?;
-        ftruncate(&fd, bytes.len() as i64).ok()?;
-        write(&fd, &bytes).ok()?;
-        let file = File { map: MmapRaw::map_raw(&fd).ok()?, capacity, entries };
-        for (i, value) in input.control.iter().enumerate() {
-            file.control(i, *value);
-        }
-        for (i, entry) in input.entries.iter().enumerate() {
-            for (word, value) in entry.iter().enumerate() {
-                file.entry(i, word, *value);
-            }
-        }
+        let fd = memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING)?;
+        ftruncate(&fd, (meta + capacity) as i64)?;
+        pwrite(&fd, pattern(0, capacity as usize), meta as i64)?;
+        let map = MmapRaw::map_raw(&fd).map_err(|_| Errno::ENOMEM)?;
         let seals = SealFlag::F_SEAL_SEAL
             | SealFlag::F_SEAL_SHRINK
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_FUTURE_WRITE;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).ok()?;
-        let ring = Ring::open(fd).expect("a valid head");
-        Some((file, Arc::new(ring)))
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(File { fd, map, capacity, entries })
+    }
+
+    /// Gives the control words and the index the values of `input`, and opens the ring.
+    fn open(&self, input: &Input) -> Option<Arc<Ring>> {
+        let magic = u64::from_le_bytes(*b"iofring1");
+        let base = input.base.get(self.capacity);
+        let head = [magic, 4, self.capacity, self.entries, 0, base, u64::from(input.overwrite)];
+        let meta = self.map.len() - self.capacity as usize;
+        // SAFETY: these bytes lie in the file, and no reader of an earlier ring is left.
+        unsafe { self.map.as_mut_ptr().write_bytes(0, meta) };
+        for (i, word) in head.into_iter().enumerate() {
+            self.set(i * 8, word);
+        }
+        for (i, value) in input.control.iter().enumerate() {
+            self.control(i, *value);
+        }
+        for (i, entry) in input.entries.iter().enumerate() {
+            for (word, value) in entry.iter().enumerate() {
+                self.entry(i, word, *value);
+            }
+        }
+        let fd = self.fd.try_clone().ok()?;
+        Some(Arc::new(Ring::open(fd).expect("a valid head")))
     }
 
     fn control(&self, i: usize, value: Value) {
-        self.set(CONTROL[i % 10], value);
+        self.set(CONTROL[i % 10], value.get(self.capacity));
     }
 
     fn entry(&self, i: usize, word: usize, value: Value) {
-        self.set(ENTRIES + i % (RECENT + self.entries) as usize * 24 + word % 3 * 8, value);
+        self.set(
+            ENTRIES + i % (RECENT + self.entries) as usize * 24 + word % 3 * 8,
+            value.get(self.capacity),
+        );
     }
 
-    fn set(&self, offset: usize, value: Value) {
+    fn set(&self, offset: usize, value: u64) {
         // SAFETY: `offset` is that of a word of the head or of an entry, all of which lie in the
         // file.
         let word = unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() };
-        word.store(value.get(self.capacity), Relaxed);
+        word.store(value, Relaxed);
     }
 
     /// Checks that `bytes` are consecutive in the ring, which may wrap around once.
     fn check(&self, bytes: &[u8]) {
         assert!(bytes.len() as u64 <= self.capacity);
-        let last = ((self.capacity - 1) % 251) as u8;
-        let seams = bytes.windows(2).filter(|pair| {
-            let next = ((u16::from(pair[0]) + 1) % 251) as u8;
-            assert!(pair[1] == next || (pair[0], pair[1]) == (last, 0), "not a byte of the ring");
-            pair[1] != next
-        });
-        assert!(seams.count() <= 1);
+        let Some(&first) = bytes.first() else { return };
+        let ahead = same(bytes, pattern(first.into(), bytes.len()));
+        let (before, behind) = bytes.split_at(ahead);
+        if let Some(&seam) = behind.first() {
+            let last = pattern(self.capacity - 1, 1);
+            assert!(before.ends_with(last) && seam == 0, "not a byte of the ring");
+            assert!(behind == pattern(0, behind.len()), "not a byte of the ring, or a second seam");
+        }
     }
 }
 
+/// Returns how many bytes at the beginning are the same.
+fn same(one: &[u8], other: &[u8]) -> usize {
+    const PIECE: usize = 1024;
+    let pieces = one.chunks(PIECE).zip(other.chunks(PIECE)).take_while(|(one, other)| one == other).count();
+    let start = one.len().min(pieces * PIECE);
+    start + one[start..].iter().zip(&other[start..]).take_while(|(one, other)| one == other).count()
+}
+
 fuzz_target!(|input: Input| {
-    let Some((file, ring)) = File::new(&input) else { return };
+    // The files are kept, because to make one takes longer than the rest.
+    static FILES: [OnceLock<File>; MAX_PAGES] = [const { OnceLock::new() }; MAX_PAGES];
+    let pages = usize::from(input.pages) % MAX_PAGES;
+    let file = FILES[pages].get_or_init(|| File::new(pages as u64 + 1).expect("a file"));
+    let Some(ring) = file.open(&input) else { return };
     let (Ok((ringer, _bell)), Ok((room, _listen))) = (bell(), bell()) else { return };
     let Ok(page) = ReaderPage::create(ringer) else { return };
     let start = if input.now { Start::Now } else { Start::Oldest };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
+use iof_fuzz::pattern;
 use iof_shm_ring::{
     MAX_SLOTS, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream, StreamConfig, doorbell, notify,
 };
@@ -115,7 +116,11 @@ impl Honest {
         match peek {
             Peek::Bytes => {
                 let bytes = self.reader.bytes();
-                assert!(bytes.iter().zip(self.place..).all(|(byte, i)| *byte == (i % 251) as u8));
+                assert!(
+                    bytes == pattern(self.place, bytes.len()),
+                    "not what was pushed, from {} on",
+                    self.place
+                );
                 let n = bytes.len().min(consume);
                 self.reader.consume(n);
                 self.place += n as u64;
@@ -152,8 +157,7 @@ fuzz_target!(|input: Input| {
         match *op {
             Op::Push(n) => {
                 let n = u64::from(n % 8192);
-                let bytes: Vec<u8> = (produced..produced + n).map(|i| (i % 251) as u8).collect();
-                let taken = stream.push(&bytes, 1) as u64;
+                let taken = stream.push(pattern(produced, n as usize), 1) as u64;
                 let may_wait = policy == Policy::Block && tail + n > honest.place + CAPACITY / 2;
                 assert!(taken == n || may_wait, "only the honest one may hold the source back");
                 produced += taken;

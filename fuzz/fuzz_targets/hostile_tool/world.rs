@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Process, Rendezvous};
+use iof_fuzz::pattern;
 use iof_proto::query::key::IOF_QUERY_STATS;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
@@ -71,8 +72,7 @@ impl World {
 
     /// Lets the rank write, and the other tool read all of it. Calls `meanwhile` after each piece.
     pub fn round(&mut self, mut meanwhile: impl FnMut()) {
-        let bytes: Vec<u8> = (self.written..).take(ROUND).map(byte).collect();
-        let mut rest = bytes.as_slice();
+        let mut rest = pattern(self.written, ROUND);
         while !rest.is_empty() {
             // A pipe takes this much at once.
             let (now, later) = rest.split_at(rest.len().min(4096));
@@ -94,7 +94,7 @@ impl World {
     fn take(&mut self) {
         match self.other.recv().unwrap() {
             Some(Delivery::Bytes(bytes)) => {
-                let right = bytes.iter().zip(self.read..).all(|(got, number)| *got == byte(number));
+                let right = *bytes == *pattern(self.read, bytes.len());
                 assert!(right, "not what was written, from {} on", self.read);
                 self.read += bytes.len() as u64;
             }
@@ -102,8 +102,4 @@ impl World {
             _ => panic!("the stream is at its end"),
         }
     }
-}
-
-fn byte(number: u64) -> u8 {
-    (number % 251) as u8
 }
