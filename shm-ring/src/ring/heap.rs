@@ -68,7 +68,7 @@ impl Ring {
         let capacity = heap_capacity(shape.capacity)?;
         let memory = HeapMemory::of_this_thread();
         memory.allocate(capacity)?;
-        let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
+        let entry_count = if capacity < layout::MIN_CAPACITY { 8 } else { layout::entries_for(capacity) };
         let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
         let heap = RingHeap {
             control: Box::into_raw(Box::new(zeroed_control())),

@@ -1,25 +1,13 @@
-//! Every byte is accounted for: random operations on a stream, compared with a plain vector of the
-//! produced bytes.
-//!
-//! Under Miri, which does not support shared maps, the same histories run on the heap (`.ci/miri`).
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+//! A stream, its readers, and what must be true of them after each step.
 
 use std::sync::Arc;
 
 use iof_shm_ring::{
     Copied, Gap, Grouping, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, bell, doorbell,
 };
-use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm};
 
-const CAPACITY: u64 = 4096;
-const STEPS: usize = if cfg!(miri) { 20 } else { 200 };
-
-/// Returns the number of histories: under Miri few, and more on request (`.ci/miri`).
-fn cases() -> u32 {
-    let scale = || std::env::var("IOF_MIRI_SCALE").map_or(1, |scale| scale.parse().unwrap());
-    if cfg!(miri) { 3 * scale() } else { 2000 }
-}
+/// The capacity of a ring whose histories are random, in bytes.
+pub const CAPACITY: u64 = 4096;
 
 /// Returns the number of bytes such that a reader that was never further behind loses nothing. What is
 /// claimed ahead, a quarter and an eighth of a ring, is not part of an overwriting reader's cache.
@@ -29,7 +17,7 @@ fn well_within(capacity: u64) -> u64 {
 
 /// One step of a random history.
 #[derive(Clone, Debug)]
-enum Op {
+pub enum Op {
     Push(usize),
     Attach {
         may_block: bool,
@@ -74,34 +62,10 @@ enum Op {
     },
 }
 
-fn op() -> impl Strategy<Value = Op> {
-    let reader = 0usize..4;
-    prop_oneof![
-        4 => (1usize..3000).prop_map(Op::Push),
-        4 => (1usize..300).prop_map(Op::Push),
-        1 => (any::<bool>(), prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
-            .prop_map(|(may_block, start, late)| Op::Attach { may_block, start, late }),
-        1 => (prop_oneof![Just(Start::Oldest), Just(Start::Now)], prop_oneof![Just(0), 0usize..20_000])
-            .prop_map(|(start, late)| Op::AttachNonGating { start, late }),
-        1 => reader.clone().prop_map(|reader| Op::SetNonGating { reader }),
-        4 => (reader.clone(), 0usize..5000).prop_map(|(reader, consume)| Op::Read { reader, consume }),
-        2 => reader.clone().prop_map(|reader| Op::Borrow { reader }),
-        2 => (reader.clone(), 0usize..5000).prop_map(|(reader, len)| Op::Copy { reader, len }),
-        1 => (reader.clone(), prop::option::of(1u64..6000)).prop_map(|(reader, bytes)| Op::Group { reader, bytes }),
-        1 => (reader.clone(), 1usize..60).prop_map(|(reader, times)| Op::Trickle { reader, times }),
-        3 => (1u64..4, policy()).prop_map(|(pages, policy)| Op::Reconfigure { pages, policy }),
-        1 => reader.prop_map(|reader| Op::Detach { reader }),
-    ]
-}
-
-fn policy() -> impl Strategy<Value = Policy> {
-    prop_oneof![Just(Policy::DropNewest), Just(Policy::DropOldest), Just(Policy::Block)]
-}
-
 /// A reader with the accounting that it must match. The counters here come from the bytes and gaps
 /// that the reader returns, never from its own counters.
-struct Client {
-    reader: Reader,
+pub struct Client {
+    pub reader: Reader,
     may_block: bool,
     /// Set if it is non-gating.
     non_gating: bool,
@@ -123,7 +87,7 @@ struct Client {
 
 impl Client {
     /// Returns the reader's place in the produced bytes.
-    fn place(&self) -> usize {
+    pub fn place(&self) -> usize {
         (self.began + self.delivered + self.lost) as usize
     }
 
@@ -139,13 +103,13 @@ impl Client {
         assert_eq!(self.reader.produced(), end);
     }
 
-    fn consume(&mut self, n: usize) {
+    pub fn consume(&mut self, n: usize) {
         self.delivered += n.min(self.reader.bytes().len()) as u64;
         self.reader.consume(n);
     }
 
     /// Peeks, and accounts for a gap.
-    fn peek(&mut self) -> Peek {
+    pub fn peek(&mut self) -> Peek {
         let peek = self.reader.peek();
         if let Peek::Gap(gap) = peek {
             self.count_gap(gap);
@@ -187,7 +151,7 @@ impl Client {
 }
 
 /// A stream, its readers, and all bytes that were ever produced.
-struct World {
+pub struct World {
     stream: Stream,
     /// The capacity of its first ring, in bytes.
     capacity: u64,
@@ -197,12 +161,12 @@ struct World {
     /// Set if a reader that may block was attached and has not opened its ring yet.
     opening: bool,
     page: Arc<ReaderPage>,
-    produced: Vec<u8>,
-    clients: Vec<Client>,
+    pub produced: Vec<u8>,
+    pub clients: Vec<Client>,
 }
 
 impl World {
-    fn new(capacity: u64, policy: Policy) -> World {
+    pub fn new(capacity: u64, policy: Policy) -> World {
         let config = StreamConfig { capacity, policy };
         let (page, stream) = if cfg!(miri) || capacity < CAPACITY {
             (ReaderPage::on_heap(bell().unwrap().0), Stream::on_heap(config))
@@ -215,7 +179,7 @@ impl World {
         World { stream, capacity, policy, may_block, opening: false, page, produced, clients }
     }
 
-    fn apply(&mut self, op: Op) {
+    pub fn apply(&mut self, op: Op) {
         match op {
             Op::Push(n) => self.push(n),
             Op::Attach { may_block, start, late } if self.clients.len() < 4 => {
@@ -328,7 +292,7 @@ impl World {
         }
     }
 
-    fn read(&mut self, reader: usize, consume: usize) {
+    pub fn read(&mut self, reader: usize, consume: usize) {
         let Some(client) = self.clients.get_mut(reader) else { return };
         if client.peek() == Peek::Bytes {
             client.consume(consume);
@@ -347,7 +311,7 @@ impl World {
         }
     }
 
-    fn finish(mut self) {
+    pub fn finish(mut self) {
         self.stream.complete();
         for i in 0..self.clients.len() {
             for turn in 0.. {
@@ -359,75 +323,6 @@ impl World {
                 }
             }
             assert_eq!(self.clients[i].place(), self.produced.len(), "delivered + lost == produced");
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(Config {
-        cases: cases(),
-        failure_persistence: None,
-        // Without optimization, the default generator takes most of the time.
-        rng_algorithm: RngAlgorithm::XorShift,
-        ..Config::default()
-    })]
-
-    #[test]
-    fn delivered_plus_lost_equals_produced(policy in policy(), ops in prop::collection::vec(op(), 1..STEPS)) {
-        let mut world = World::new(CAPACITY, policy);
-        for op in ops {
-            world.apply(op);
-        }
-        world.finish();
-    }
-}
-
-/// The steps that a [tiny](TINY) ring has in each state. Their sizes are at its seam and beyond.
-fn steps(capacity: usize) -> Vec<Op> {
-    let attach = |may_block, start| Op::Attach { may_block, start, late: 0 };
-    vec![
-        Op::Push(1),
-        Op::Push(capacity.div_ceil(2)),
-        Op::Push(capacity + 1),
-        attach(true, Start::Oldest),
-        attach(false, Start::Now),
-        Op::AttachNonGating { start: Start::Oldest, late: 0 },
-        Op::Borrow { reader: 0 },
-        Op::Read { reader: 0, consume: 1 },
-        Op::Read { reader: 0, consume: usize::MAX },
-        Op::Copy { reader: 0, len: capacity },
-        Op::Group { reader: 0, bytes: Some(2) },
-        Op::SetNonGating { reader: 0 },
-        Op::Detach { reader: 0 },
-        Op::Reconfigure { pages: 2, policy: Policy::Block },
-        Op::Reconfigure { pages: 1, policy: Policy::DropOldest },
-    ]
-}
-
-/// The largest ring whose histories are tried all, in bytes.
-const TINY: u64 = 8;
-
-/// Returns the number of steps of a history of a tiny ring; more on request.
-fn depth() -> u32 {
-    std::env::var("IOF_RING_STEPS").map_or(if cfg!(miri) { 1 } else { 3 }, |steps| steps.parse().unwrap())
-}
-
-#[test]
-fn every_short_history_of_every_tiny_ring_accounts_for_each_byte() {
-    for (capacity, policy) in (1..=TINY).flat_map(|capacity| {
-        [Policy::DropNewest, Policy::DropOldest, Policy::Block].map(|policy| (capacity, policy))
-    }) {
-        let steps = steps(capacity as usize);
-        for history in 0..steps.len().pow(depth()) {
-            let mut world = World::new(capacity, policy);
-            // The first two readers differ in what they hold back.
-            world.apply(steps[3].clone());
-            let mut digits = history;
-            for _ in 0..depth() {
-                world.apply(steps[digits % steps.len()].clone());
-                digits /= steps.len();
-            }
-            world.finish();
         }
     }
 }
