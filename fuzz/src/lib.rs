@@ -1,4 +1,4 @@
-//! What fuzz targets share.
+//! Parts that fuzz targets share.
 //!
 //! Targets are instrumented, so that a loop over bytes in one takes most of its time. They compare slices of
 //! [`pattern`] instead.

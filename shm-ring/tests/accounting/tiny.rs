@@ -58,7 +58,7 @@ fn every_short_history_of_every_tiny_ring_accounts_for_each_byte() {
     }
 }
 
-/// What the next steps of a tiny ring with one reader depend on. No step depends on the length of a gap.
+/// The state of a tiny ring with one reader, as far as its next steps depend on it. None depends on the length of a gap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     /// The generation that the reader reads, and the newest.
@@ -72,7 +72,7 @@ struct State {
 /// The words of one generation, relative to its tail.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct RingState {
-    /// Where the tail and that of the index lie in memory.
+    /// The places of the tail and of that of the index in memory.
     seams: (u64, u64),
     claimed: u64,
     cached: u64,
@@ -83,7 +83,7 @@ struct RingState {
     marks: Vec<(u64, bool)>,
 }
 
-/// What a reader gets.
+/// A thing that a reader gets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Piece {
     Bytes(usize),
