@@ -126,11 +126,13 @@ fn a_folded_line_is_written_before_a_gap_behind_it_is_reported() {
         .into();
     let printer =
         Printer::start(tool, output, Options { style, fold, ..Options::default() }, on_gap).unwrap();
-    engine.answer_barrier(engine.receive_barrier());
+    let barrier = engine.receive_barrier();
+    // Before the printer goes on: without the end of the job it asks for further streams, once or not at all.
     streams.iter_mut().for_each(Stream::complete);
     notify(&streams);
     let ended = ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(0), skipped: 0 };
     engine.send(&[ToTool::Announced { handler: 1 }, ended]);
+    engine.answer_barrier(barrier);
     printer.join().unwrap();
     assert_eq!(reported.iter().collect::<Vec<_>>(), [(Rank(1), 3, "[0-1]<stdout>: same\n".to_owned())]);
 }
