@@ -349,8 +349,8 @@ def check_code(job, ranks, launcher):
     elif job["interrupted"]:
         # An agent that was killed may have sent everything.
         allowed = {130, -2} | failed | lost | (set() if failed or None in codes else {0})
-        # The time limit may have come first.
-        allowed |= over
+        # The time limit may have come first, and what does not end is killed.
+        allowed |= over | ({137} if None in codes else set())
     elif job["unstarted"] or job["timeout"] and None in codes:
         allowed = over | refused | failed | lost
     else:
@@ -372,7 +372,9 @@ def check(history):
     found = []
     launcher = next(record for record in history["readers"] if record["launcher"])
     said = launcher["outputs"]["err"] + launcher["outputs"]["out"]
-    job = {**history["job"], "unstarted": bool(UNSTARTED.search(said)), "full": FULL.encode() in said}
+    # Or it was interrupted before it took signals, and no rank has written anything.
+    is_early = history["job"]["interrupted"] and not said and not history["job"]["last_write"]
+    job = {**history["job"], "unstarted": is_early or bool(UNSTARTED.search(said)), "full": FULL.encode() in said}
     # It had started, and lacked files for a while. Those that it lacks at its start it asks for before.
     job["few"] = launcher["hindered"] and FEW.encode() in said
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
