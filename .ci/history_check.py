@@ -338,8 +338,8 @@ def check_code(job, ranks, launcher):
     """Checks the exit code of the launcher against the ends of the ranks."""
     codes = [rank.code for rank in ranks.values()]
     failed, lost = {code for code in codes if code}, {1} if job["lost_hosts"] else set()
-    # A rank that was killed may have ended before.
-    killed = {137} if job["killed_ranks"] else set()
+    # A rank that was killed, as one is that does not end after an interrupt, may have ended before.
+    killed = {137} if job["killed_ranks"] or job["interrupted"] else set()
     failed |= killed if None in codes else set()
     # That of a job of which nothing was started. Invalid input has it, and so have nodes that can't start ranks.
     refused = set() if any(rank.pid for rank in ranks.values()) else {2}
@@ -349,8 +349,8 @@ def check_code(job, ranks, launcher):
     elif job["interrupted"]:
         # An agent that was killed may have sent everything.
         allowed = {130, -2} | failed | lost | (set() if failed or None in codes else {0})
-        # The time limit may have come first, and what does not end is killed.
-        allowed |= over | ({137} if None in codes else set())
+        # The time limit may have come first.
+        allowed |= over
     elif job["unstarted"] or job["timeout"] and None in codes:
         allowed = over | refused | failed | lost
     else:

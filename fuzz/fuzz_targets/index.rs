@@ -2,7 +2,10 @@
 //! terminate, and return only bytes of the ring.
 #![no_main]
 
+use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -11,11 +14,8 @@ use iof_fuzz::{MAX_PATTERN, pattern};
 use iof_shm_ring::{Attached, Copied, Grouping, Peek, Reader, ReaderPage, Ring, Start, bell};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::uio::pwrite;
-use nix::unistd::ftruncate;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -81,20 +81,19 @@ struct File {
 
 impl File {
     /// Creates a file whose ring has the pattern's bytes.
-    fn new(pages: u64) -> nix::Result<File> {
+    fn new(pages: u64) -> io::Result<File> {
         let capacity = pages * 4096;
         let entries = (capacity / 2048).max(32);
         let meta = (ENTRIES as u64 + (RECENT + entries) * 24).next_multiple_of(4096);
-        let fd = memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING)?;
-        ftruncate(&fd, (meta + capacity) as i64)?;
-        pwrite(&fd, pattern(0, capacity as usize), meta as i64)?;
-        let map = MmapRaw::map_raw(&fd).map_err(|_| Errno::ENOMEM)?;
+        let file = fs::File::from(memfd_create(c"fuzz", MFdFlags::MFD_ALLOW_SEALING)?);
+        file.write_all_at(pattern(0, capacity as usize), meta)?;
+        let map = MmapRaw::map_raw(&file)?;
         let seals = SealFlag::F_SEAL_SEAL
             | SealFlag::F_SEAL_SHRINK
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_FUTURE_WRITE;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
-        Ok(File { fd, map, capacity, entries })
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(File { fd: file.into(), map, capacity, entries })
     }
 
     /// Gives the control words and the index the values of `input`, and opens the ring.

@@ -70,7 +70,7 @@ fuzz_target!(|input: Input| {
         if reader.peek() == Peek::Bytes {
             // A byte of each page: all of them can be read.
             let sum: u64 = reader.bytes().iter().step_by(4096).map(|byte| u64::from(*byte)).sum();
-            std::hint::black_box((sum, reader.bytes().last()));
+            std::hint::black_box((sum, reader.bytes().last().copied()));
             reader.consume(usize::from(input.pages) + 1);
         }
     }

@@ -59,7 +59,7 @@ fn every_short_history_of_every_tiny_ring_accounts_for_each_byte() {
 }
 
 /// The state of a tiny ring with one reader, as far as its next steps depend on it. None depends on the length of a gap.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Hash)]
 struct State {
     /// The generation that the reader reads, and the newest.
     rings: [RingState; 2],
@@ -70,7 +70,7 @@ struct State {
 }
 
 /// The words of one generation, relative to its tail.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Hash)]
 struct RingState {
     /// The places of the tail and of that of the index in memory.
     seams: (u64, u64),
@@ -84,7 +84,7 @@ struct RingState {
 }
 
 /// A thing that a reader gets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Hash)]
 enum Piece {
     Bytes(usize),
     Gap,
@@ -119,16 +119,18 @@ impl World {
         let mut pieces = Vec::new();
         loop {
             pieces.push(match self.clients[0].peek() {
-                Peek::Bytes => Piece::Bytes(self.clients[0].reader.bytes().len()),
+                Peek::Bytes => {
+                    let length = self.clients[0].reader.bytes().len();
+                    self.clients[0].consume(length);
+                    Piece::Bytes(length)
+                }
                 Peek::Gap(_) => Piece::Gap,
-                Peek::Sealed => Piece::NextGeneration,
+                Peek::Sealed => {
+                    self.read(0, 0);
+                    Piece::NextGeneration
+                }
                 _ => break,
             });
-            if let Some(Piece::Bytes(_)) = pieces.last() {
-                self.clients[0].consume(usize::MAX);
-            } else if let Some(Piece::NextGeneration) = pieces.last() {
-                self.read(0, 0);
-            }
         }
         let client = &self.clients[0];
         let rings = [before, RingState::of(client.reader.ring())];
@@ -160,7 +162,7 @@ fn try_all_states(capacity: u64, policy: Policy, reader: &Op) -> usize {
         world.finish();
         state
     };
-    // There are millions, so that their hashes are kept in place of them.
+    // There may be a million and more, so that their hashes are kept in place of them.
     let hasher = RandomState::new();
     let first = try_history(&[]);
     let mut seen = HashSet::from([hasher.hash_one(&first)]);
