@@ -262,8 +262,9 @@ class Reader:
             is_whole = self.is_whole if channel == "stdout" or is_slow else self.is_whole_elsewhere
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
-            # Nothing is told of one that had no bytes.
-            is_missed = track.position == 0 and (self.hidden or self.record["hindered"])
+            # Nothing is told of one that had no bytes. A node sends none of these to a tool that comes when it has ended.
+            is_over = track.stream.host and not self.record["launcher"] and self.record["began"] + 1 > self.job["last_write"]
+            is_missed = track.position == 0 and (self.hidden or self.record["hindered"] or is_over and track.stream.high == 0)
             if is_whole and self.has_offsets and not (may_break or track.ended or is_missed):
                 self.fail(f"the end of {track}", "none")
         if self.is_whole and not self.record["tool"]:

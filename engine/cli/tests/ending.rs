@@ -134,6 +134,35 @@ fn an_output_that_cannot_be_written_fails_with_one_line() {
 }
 
 #[test]
+fn the_other_outputs_are_written_to_their_ends_after_one_has_failed() {
+    let here: &[&str] = &["-n", "1"];
+    let on_a_node: &[&str] = &["--rsh", "env NODE=%h sh -c", "--hosts", "a"];
+    for options in [here, on_a_node] {
+        let site = Site::new();
+        let ended = site.path().join("pid");
+        // More than a pipe holds.
+        let script = format!("seq 100000 >&2; echo $$ >{}; exec echo x", ended.display());
+        let mut command = site.iof("run");
+        // The time for which an output may accept nothing.
+        command.args(["--kill-wait", "60"]).args(options).args(["--", "sh", "-c", &script]);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        command.stdout(File::options().write(true).open("/dev/full").unwrap());
+        let mut run = Process::start_with_its_files(&mut command);
+        let has_ended = || {
+            let pid = fs::read_to_string(&ended).ok()?.trim_end().parse::<u32>().ok()?;
+            fs::metadata(format!("/proc/{pid}")).is_err().then_some(())
+        };
+        wait_for("the end of the rank", has_ended);
+        let stderr = collect(run.stderr());
+        assert_eq!(run.wait(), 1);
+        let stderr = String::from_utf8(stderr.get()).unwrap();
+        let lines = stderr.lines().filter(|line| !line.starts_with("iof: "));
+        assert!(lines.eq((1..=100_000).map(|line| line.to_string())), "{options:?}: {} bytes", stderr.len());
+        assert!(stderr.contains("No space left"), "{options:?}: {stderr}");
+    }
+}
+
+#[test]
 fn a_last_object_that_stdout_does_not_take_fails_the_command() {
     let site = Site::new();
     let kept = site.run(&["--keep", "1h", "--nspace", "kept"], ["echo", "x"]);

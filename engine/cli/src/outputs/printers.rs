@@ -278,6 +278,9 @@ impl OutputWriter {
                 Err(Failure::Signal(Signal::SIGPIPE))
             }
             (Err(error), _) if self.locks_late && is_busy(&error) => Err(Failure::usage(error)),
+            (Err(error @ PrintError::File { .. }), _) => {
+                Err(Failure::running(format_args!("{error}; other files may end early, too")))
+            }
             (Err(error), _) => Err(Failure::running(error)),
         }
     }

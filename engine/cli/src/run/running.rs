@@ -74,6 +74,8 @@ pub(super) struct Course {
     /// Files on another node were given up.
     is_cut_short: bool,
     failure: Option<Failure>,
+    /// The ranks have ended after a failure, and the other outputs are written to their ends.
+    finishes: bool,
     /// The line that tells that ranks are alone.
     alone: Option<String>,
     /// The ranks have not received all of the command's stdin.
@@ -248,15 +250,20 @@ impl RunningJob<'_> {
         }
     }
 
-    /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
-    /// waited for.
+    /// Returns `true` if there is nothing left to wait for. When an output has failed, the others are waited for while
+    /// they are written.
     fn is_over(&self) -> bool {
         let written = self.course.over
             && self.outputs == 0
             && self.children.is_empty()
             && self.course.suspects.next_time().is_none();
-        self.course.status.is_some()
-            && (written || self.course.failure.is_some() || self.course.given_up.is_some())
+        let is_left = self.course.failure.is_some() && (!self.has_failed() || self.write_wait.is_quiet);
+        self.course.status.is_some() && (written || is_left || self.course.given_up.is_some())
+    }
+
+    /// Returns whether the ranks were ended because of an error, such as an output that can't be written.
+    fn has_failed(&self) -> bool {
+        matches!(self.course.failure, Some(Failure::Running(_) | Failure::Signal(Signal::SIGPIPE)))
     }
 
     /// Blocks until the next event. Returns `None` when a check of the outputs, the end of the
@@ -273,13 +280,18 @@ impl RunningJob<'_> {
     /// Stops waiting for outputs that accept nothing: at once after the ranks were ended, otherwise
     /// by ending the job.
     fn check_outputs(&mut self) {
-        if self.course.is_ending && self.course.status.is_some() {
+        let has_failed = self.has_failed();
+        let is_ending = self.course.is_ending || has_failed;
+        if is_ending && self.course.status.is_some() {
             let limit = self.base.plan.spec.kill_wait.max(GRACE);
             self.write_wait.limit(limit);
             message::give_up_after(limit);
+            if has_failed && !mem::replace(&mut self.course.finishes, true) {
+                self.write_wait.restart();
+            }
         }
         let Some(blocked) = self.write_wait.check(Instant::now()) else { return };
-        match (self.course.is_ending, &self.course.status) {
+        match (is_ending, &self.course.status) {
             (true, Some(_)) if blocked.is_all => self.course.given_up = Some(blocked),
             // The ranks are about to end.
             (true, _) => {}
@@ -366,9 +378,7 @@ impl RunningJob<'_> {
     /// Reports what is known about failed ranks only at the end, unless an output failed: then the
     /// ranks were ended because of that.
     fn report_failures(&self) {
-        let output_failed =
-            matches!(self.course.failure, Some(Failure::Running(_) | Failure::Signal(Signal::SIGPIPE)));
-        if output_failed || self.base.plan.args.ending.quiet {
+        if self.has_failed() || self.base.plan.args.ending.quiet {
             return;
         }
         for line in self.failures.closing_lines() {
@@ -386,8 +396,15 @@ impl RunningJob<'_> {
         self.report_exits(failed);
         match self.course.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
             Some((_, AfterGrace::Kill)) => self.signal_all(RankSignal::KILL),
-            Some((_, AfterGrace::Leave(signal))) => self.course.failure = Some(Failure::Signal(signal)),
+            Some((_, AfterGrace::Leave(signal))) => self.leave(signal),
             None => {}
+        }
+    }
+
+    /// Ends the command by this signal, without waiting for more output. An error from before is told.
+    fn leave(&mut self, signal: Signal) {
+        if let Some(Failure::Running(line)) = self.course.failure.replace(Failure::Signal(signal)) {
+            print_message(format_args!("{line}"));
         }
     }
 

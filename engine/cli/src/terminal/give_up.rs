@@ -29,6 +29,8 @@ pub struct WriteWait {
     outputs: Vec<Checked>,
     limit: Option<Duration>,
     next_check: Option<Instant>,
+    /// Nothing was written for the whole limit, as the last check found.
+    pub is_quiet: bool,
 }
 
 /// Outputs that have accepted nothing for the whole limit.
@@ -60,7 +62,7 @@ impl WriteWait {
     /// Creates a wait with this limit, if any.
     pub fn new(outputs: impl IntoIterator<Item = WatchedOutput>, limit: Option<Duration>) -> WriteWait {
         let outputs = outputs.into_iter().map(Checked::new).collect();
-        let mut write_wait = WriteWait { outputs, limit: None, next_check: None };
+        let mut write_wait = WriteWait { outputs, limit: None, next_check: None, is_quiet: false };
         limit.into_iter().for_each(|limit| write_wait.limit(limit));
         write_wait
     }
@@ -72,6 +74,12 @@ impl WriteWait {
             self.next_check = Some(Instant::now());
             self.outputs.iter().for_each(|checked| checked.output.watch.watch_closely());
         }
+    }
+
+    /// Begins the time of the limit anew for all outputs.
+    pub fn restart(&mut self) {
+        self.outputs.iter_mut().for_each(|checked| checked.checks = 0);
+        self.is_quiet = false;
     }
 
     /// Returns when the next call of [`WriteWait::check`] is due.
@@ -98,12 +106,12 @@ impl WriteWait {
         self.next_check = now.checked_add(interval);
         self.add_files();
         let states: Vec<State> = self.outputs.iter_mut().map(Checked::check).collect();
+        self.is_quiet = !states.iter().any(|state| matches!(state, State::Active));
         let blocked =
             || states.iter().filter_map(|state| if let State::Blocked(it) = state { Some(it) } else { None });
         let (name, _) = blocked().next()?;
         let accepted = blocked().fold(0u64, |sum, (_, accepted)| sum.saturating_add(*accepted));
-        let is_all = states.iter().all(|state| !matches!(state, State::Active));
-        Some(Blocked { name: name.clone(), limit, is_all, accepted })
+        Some(Blocked { name: name.clone(), limit, is_all: self.is_quiet, accepted })
     }
 
     /// Adds the files that have a watch of their own by now.

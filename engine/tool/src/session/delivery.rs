@@ -103,7 +103,8 @@ pub enum Delivery<'a> {
     /// has removed their jobs
     /// ([`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL)), or too many
     /// registrations of this tool cover these streams
-    /// ([`MAX_READERS_PER_TOOL`](iof_proto::limits::MAX_READERS_PER_TOOL)). Over all streams of a
+    /// ([`MAX_READERS_PER_TOOL`](iof_proto::limits::MAX_READERS_PER_TOOL)), or their job ran on other nodes
+    /// and had ended there when this tool came. Streams without bytes are then not reported. Over all streams of a
     /// job name, the bytes delivered, reported as gaps and reported here add up to the bytes
     /// produced.
     Missed {

@@ -6,7 +6,6 @@ use iof_engine::{SAME_REQUEST, Signal as RankSignal};
 use nix::sys::signal::Signal;
 
 use super::{AfterGrace, RunningJob};
-use crate::error::Failure;
 use crate::events::job_event::GRACE;
 use crate::processes::signals::{self, ReceivedSignal};
 use crate::terminal::keyboard::{Keyboard, window_size};
@@ -42,7 +41,7 @@ impl RunningJob<'_> {
             // No rank of this job is left to receive the signal, so it ends the command, which waits for a
             // grandchild, for the reader of its output, or for jobs of tools. It ends ranks of these first.
             match self.children.have_ranks() {
-                false => self.course.failure = Some(Failure::Signal(signal)),
+                false => self.leave(signal),
                 true => self.course.ended_by = self.course.ended_by.or(Some(signal).filter(|_| asks_to_end)),
             }
         }
