@@ -30,7 +30,7 @@ SUMMARY = re.compile(r"iof: summary: .*; (\d+) bytes forwarded, (\d+) lost(?:, a
 UNFINISHED = re.compile(r"lost the engine .* before (\d+) of its streams .* after the first (\d+) bytes")
 BROKEN = re.compile(r"(\d+) streams? (?:is|are) broken.* at least (\d+) bytes")
 FULL = "No space left"
-FEW = "Too many open files"
+FEW = re.compile("Too many open files|limit on open files")
 # The result of a job does not depend on its account.
 ACCOUNT = "cannot report timings and summary"
 # A stream without memory keeps nothing: a policy that may lose bytes loses the first ones, before any reader is there.
@@ -83,7 +83,7 @@ class Reader:
         self.text = self.outputs["err"].decode(errors="replace") if record["tool"] else "\n".join(self.messages)
         # The job goes on: it waits, or loses bytes by its policy.
         allowed = (ACCOUNT, NO_MEMORY.decode())
-        lacked = [line for line in self.text.splitlines() if FEW in line and not any(text in line for text in allowed)]
+        lacked = [line for line in self.text.splitlines() if FEW.search(line) and not any(text in line for text in allowed)]
         self.is_full = FULL in self.text or record["hindered"] and record["launcher"] and bool(lacked)
         # Otherwise it was killed or given up, and what it got may end anywhere.
         is_ended = not record["killed"] and not job["unstarted"]
@@ -93,7 +93,7 @@ class Reader:
             not (self.is_full or is_given_up) if record["launcher"] else
             record["code"] == 0 or BROKEN.search(self.text) is not None)
         # A full disk has the stdout of texts alone.
-        is_apart = record["launcher"] and record["small"] and record["format"] in ("plain", "tag") and FEW not in self.text
+        is_apart = record["launcher"] and record["small"] and record["format"] in ("plain", "tag") and not FEW.search(self.text)
         self.is_whole_elsewhere = self.is_whole or is_ended and is_apart and not is_given_up
 
     def fail(self, expected, got):
@@ -115,23 +115,25 @@ class Reader:
             return [self.read_one(track, self.outputs[f"{rank}.{name}"]) for (rank, name), track in self.tracks.items()]
         for output, raw in self.outputs.items():
             if kind == "plain" and len(self.on(output)) == 1:
-                self.read_one(*self.on(output), MESSAGE.sub(b"", raw) if self.merged or output == "err" else raw)
+                rest = MESSAGE.sub(b"", raw) if self.merged or output == "err" else raw
+                self.read_one(*self.on(output), rest, not raw.endswith(rest))
             elif kind == "plain":
                 self.read_plain(output, raw)
             elif output == "out" or not self.record["tool"]:
                 self.read_lines(output, raw, self.object if kind == "json" else self.tagged)
 
-    def read_one(self, track, raw):
+    def read_one(self, track, raw, is_added=False):
         """Reads the only stream of an output without tags: its bytes, without those of its gaps."""
         data, at = track.stream.data, 0
         while track.may_lose and at + (same := common(raw[at:], data[track.position :])) < len(raw):
             track.take(raw[at : at + same])
             at, track.shift = at + same, 40
             found = data.find(raw[at : at + 40], track.position)
-            if found < 0:
+            # A message that follows a part of a line has added its newline.
+            if found < 0 or raw[at:] == b"\n" and is_added:
                 break
             track.gap(track.position, found - track.position)
-        track.take(raw[at:])
+        track.take(raw[at:].removesuffix(b"\n" if is_added and not track.stream.data.startswith(raw[at:], track.position) else b""))
 
     def read_lines(self, output, raw, take):
         for line in lines(raw):
@@ -156,6 +158,8 @@ class Reader:
             self.hidden[found["channel"]] = self.hidden.get(found["channel"], 0) + found["lost"]
             return True
         track, offset = self.track(found["rank"], found["channel"], output), found["offset"]
+        if track.ended and self.record.get("resumed") and found["type"] == "end" and offset == track.position:
+            return True
         if track.ended:
             track.fail(offset, "nothing behind the end of a stream", line[:120])
         if "lost" in found:
@@ -191,7 +195,8 @@ class Reader:
             return not is_known or found["code"] in (self.job["code"], None) or self.fail(
                 f"the exit code {self.job['code']}", line[:120])
         rank, seen = found["rank"], self.begun if found["type"] == "rank_start" else self.exited
-        if rank in seen:
+        # One that resumes is told what has happened.
+        if rank in seen and not self.record.get("resumed"):
             self.fail(f"one {found['type']} of rank {rank}", line[:120])
         seen.add(rank)
         code = found.get("code") if found.get("signal") is None else 128 + found["signal"]
@@ -263,11 +268,13 @@ class Reader:
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
             # Nothing is told of one that had no bytes. A node sends none of these to a tool that comes when it has ended.
-            is_over = track.stream.host and not self.record["launcher"] and self.record["began"] + 1 > self.job["last_write"]
+            start = 1 if self.record["tool"] == "python" else 0.3
+            is_over = track.stream.host and not self.record["launcher"] and self.record["began"] + start > self.job["last_write"]
             is_missed = track.position == 0 and (self.hidden or self.record["hindered"] or is_over and track.stream.high == 0)
             if is_whole and self.has_offsets and not (may_break or track.ended or is_missed):
                 self.fail(f"the end of {track}", "none")
-        if self.is_whole and not self.record["tool"]:
+        # One that resumes sums up what it has seen itself.
+        if self.is_whole and not self.record["tool"] and not self.record.get("resumed"):
             self.check_messages()
         if not self.record["launcher"] and not self.record["killed"]:
             self.check_pull_code()
@@ -283,6 +290,9 @@ class Reader:
             is_hidden = track and channel in self.hidden and track.position == 0
             if track and track not in seen and not is_total and not is_hidden:
                 first = int(single or several)
+                if track.first_gap is None and track.stream.host in self.lost_hosts:
+                    # It may have ended there.
+                    track.first_gap = track.position
                 if track.first_gap is None or abs(track.first_gap - first) > track.shift:
                     track.fail(track.first_gap, "a message about the first gap here", f"one at {first}")
             seen.update([track] if track else [other for key, other in self.tracks.items() if key[1] == channel])
@@ -294,7 +304,8 @@ class Reader:
             told = sum(lost for key, lost in reported.items() if key[1] == channel)
             self.check_lost(told, tracks, self.hidden.get(channel, 0))
         summary, tracks = next(filter(None, map(SUMMARY.match, self.messages)), None), self.tracks.values()
-        if self.record["launcher"] and not summary and ACCOUNT not in self.text and not self.job["unstarted"]:
+        is_told = summary or ACCOUNT in self.text or self.record["hindered"] and FEW.search(self.text)
+        if self.record["launcher"] and not (is_told or self.job["unstarted"]):
             self.fail("a summary", "none")
         if summary and not self.lost_hosts:
             written, slack = sum(track.delivered for track in tracks), sum(track.slack for track in tracks)
@@ -328,7 +339,8 @@ class Reader:
         if unfinished and int(unfinished[2]) > received + sum(last):
             self.fail(f"at most {received} bytes of unfinished streams", unfinished[0])
         # The engine has gone: it was killed, had no patience with a slow reader, or ended before the tool came.
-        was_late = self.record["began"] + 1 > self.record.get("last_write", self.job["last_write"]) and not received
+        was_late = self.record["began"] + 1 > self.record.get("last_write", self.job["last_write"])
+        was_late &= not received or self.record.get("resumed", False)
         # So has that of an agent that was killed.
         is_cut = self.job["killed"] or self.is_left or self.record["slow"] or self.record["agent"] and self.lost_hosts
         if not (is_cut or was_late) or code not in (1, 2) or not GONE.search(self.text):
@@ -377,7 +389,7 @@ def check(history):
     is_early = history["job"]["interrupted"] and not said and not history["job"]["last_write"]
     job = {**history["job"], "unstarted": is_early or bool(UNSTARTED.search(said)), "full": FULL.encode() in said}
     # It had started, and lacked files for a while. Those that it lacks at its start it asks for before.
-    job["few"] = launcher["hindered"] and FEW.encode() in said
+    job["few"] = launcher["hindered"] and bool(FEW.search(said.decode(errors="replace")))
     job["lost_hosts"] = history["hosts"] if job["unstarted"] else job["lost_hosts"]
     job["said"], job["hindered"] = said, launcher["hindered"]
     job["lost_first"] = launcher["may_lose"] and NO_MEMORY in said

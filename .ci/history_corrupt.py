@@ -41,7 +41,8 @@ def is_object(reader, line):
 
 
 def is_end(reader, line):
-    return reader["format"] == "json" and line.startswith(b'{"type":"end"')
+    # A reader may not be told the end of a stream without bytes.
+    return reader["format"] == "json" and line.startswith(b'{"type":"end"') and not re.search(rb'"offset":0\b', line)
 
 
 def source(reader, line):

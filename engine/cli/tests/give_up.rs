@@ -19,6 +19,7 @@ fn give_up_ends_a_job_whose_output_is_not_accepted() {
     run.stderr().read_to_string(&mut message).unwrap();
     assert_eq!(run.wait(), 1, "{message}");
     assert!(message.starts_with("iof: stdout has accepted nothing for 0.3s"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     wait_for("the end of the rank", || run.living().is_empty().then_some(()));
 }
 
@@ -96,6 +97,37 @@ fn one_signal_ends_a_run_whose_output_is_not_accepted() {
         assert_eq!(run.wait(), code, "{message}");
         assert_told(&message, "stdout");
     }
+}
+
+#[test]
+fn a_signal_does_not_make_a_success_of_output_that_is_not_accepted() {
+    let site = Site::new();
+    let mut run = site.run_sh(&["--cache-size", "64K"], "trap 'exit 0' TERM; yes");
+    let _unread = run.stdout();
+    wait_until_blocked(&site, 0);
+    run.signal(Signal::SIGTERM);
+    let mut message = String::new();
+    run.stderr().read_to_string(&mut message).unwrap();
+    assert_eq!(run.wait(), 1, "{message}");
+    assert_told(&message, "stdout");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_an_output_after_another_has_failed() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("yes & : < {}; echo x >&2; wait", gate.path());
+    let mut command = site.iof("run");
+    command.args(["--cache-size", "64K", "--kill-wait", "1h", "--", "sh", "-c", &script]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(File::options().write(true).open("/dev/full").unwrap());
+    let mut run = Process::start_with_its_files(&mut command);
+    let _unread = run.stdout();
+    wait_until_blocked(&site, 0);
+    gate.open();
+    site.wait_for_state(0, "killed");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
 }
 
 #[test]

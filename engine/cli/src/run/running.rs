@@ -74,7 +74,7 @@ pub(super) struct Course {
     /// Files on another node were given up.
     is_cut_short: bool,
     failure: Option<Failure>,
-    /// The ranks have ended after a failure, and the other outputs are written to their ends.
+    /// The time in which the other outputs may accept nothing has begun, after a failure.
     finishes: bool,
     /// The line that tells that ranks are alone.
     alone: Option<String>,
@@ -131,8 +131,9 @@ impl RunningJob<'_> {
         self.keyboard = None;
         let Prepared { job_log, engine, .. } = &self.base;
         let is_logged = job_log.as_ref().is_none_or(|log| log.write(engine, &self.job));
-        let broken = self.course.forwarded.broken;
-        let is_whole = is_logged && !self.course.stdin_failed && broken == 0;
+        let is_cut_short =
+            self.course.is_cut_short || self.course.forwarded.broken > 0 || self.course.given_up.is_some();
+        let is_whole = is_logged && !self.course.stdin_failed && !is_cut_short;
         let code = self.course.status.as_ref().map(JobStatus::code);
         let result = match (self.course.failure.take(), &self.course.status) {
             (Some(failure), _) => Err(failure),
@@ -143,13 +144,12 @@ impl RunningJob<'_> {
             },
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
-        let is_cut_short = self.course.is_cut_short || broken > 0;
         self.report_account(result.is_ok());
         // The first one may be far above.
         if let Some(line) = self.course.alone.take().filter(|_| result.is_ok()) {
             print_message(format_args!("{line}"));
         }
-        let is_whole = result.is_ok() && self.course.given_up.is_none() && !is_cut_short;
+        let is_whole = result.is_ok() && !is_cut_short;
         print_job_end(self.job.nspace(), code, is_whole);
         if let (Some(time), Some(status), None) =
             (self.base.plan.args.keep, &self.course.status, self.course.asked_to_end)
@@ -292,10 +292,14 @@ impl RunningJob<'_> {
         }
         let Some(blocked) = self.write_wait.check(Instant::now()) else { return };
         match (is_ending, &self.course.status) {
-            (true, Some(_)) if blocked.is_all => self.course.given_up = Some(blocked),
-            // The ranks are about to end.
+            (true, Some(_)) if blocked.is_all && !has_failed => self.course.given_up = Some(blocked),
+            // The ranks are about to end, or the command ends because of the failure.
             (true, _) => {}
-            (false, _) => self.fail(Failure::Running(blocked.to_string())),
+            (false, _) => {
+                // The limit has passed already.
+                self.course.finishes = true;
+                self.fail(Failure::Running(blocked.to_string()));
+            }
         }
     }
 

@@ -59,10 +59,11 @@ impl RunningJob<'_> {
     }
 
     /// Returns whether the ranks have ended by this signal before it was read here: a signal to the
-    /// process group of this command also goes to the rank in that group.
+    /// process group of this command also goes to the rank in that group. After a failure this command has sent one.
     fn has_ended_ranks(&self, ReceivedSignal { signal, .. }: ReceivedSignal) -> bool {
         let code = (signal as i32).saturating_add(128);
         self.course.asked_to_end.is_none()
+            && !self.has_failed()
             && self.course.status.as_ref().is_some_and(|status| status.code() == code)
     }
 
