@@ -91,7 +91,7 @@ class Reader:
         is_given_up = "has accepted nothing for" in self.text or job["interrupted"] and "not counting an output that failed" in self.text
         self.is_whole = is_ended and (
             not (self.is_full or is_given_up) if record["launcher"] else
-            record["code"] == 0 or BROKEN.search(self.text) is not None)
+            record["code"] == 0 or bool(BROKEN.search(self.text)) and not GONE.search(self.text))
         # A full disk has the stdout of texts alone.
         is_apart = record["launcher"] and record["small"] and record["format"] in ("plain", "tag") and not FEW.search(self.text)
         self.is_whole_elsewhere = self.is_whole or is_ended and is_apart and not is_given_up
