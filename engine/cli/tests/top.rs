@@ -251,8 +251,10 @@ fn of_two_jobs_of_one_engine_the_filter_shows_the_one_that_is_named() {
     }
     terminal.type_keys("q");
     assert_eq!(top.wait(), 0);
-    drop(engine);
-    jobs.iter().for_each(|job| drop(job.wait()));
+    for job in jobs {
+        job.signal(iof_engine::Signal::KILL);
+        job.wait();
+    }
 }
 
 #[test]
