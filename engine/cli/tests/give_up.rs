@@ -54,9 +54,12 @@ fn wait_until_blocked(site: &Site, rank: u32) {
     site.wait_for_stream(rank, "stdout", is_blocked);
 }
 
-/// Checks that `message` tells that the output was not written.
-fn assert_told(message: &str, name: &str) {
-    is_told(message, name).unwrap();
+/// Checks that a run ends with this exit code, and tells that its stdout was not written.
+fn assert_given_up(mut run: Process, code: i32) {
+    let mut message = String::new();
+    run.stderr().read_to_string(&mut message).unwrap();
+    assert_eq!(run.wait(), code, "{message}");
+    is_told(&message, "stdout").unwrap();
 }
 
 /// Fails if `message` does not tell that the output was not written.
@@ -92,10 +95,7 @@ fn one_signal_ends_a_run_whose_output_is_not_accepted() {
         let _unread = run.stdout();
         (0..2).for_each(|rank| wait_until_blocked(&site, rank));
         run.signal(signal);
-        let mut message = String::new();
-        run.stderr().read_to_string(&mut message).unwrap();
-        assert_eq!(run.wait(), code, "{message}");
-        assert_told(&message, "stdout");
+        assert_given_up(run, code);
     }
 }
 
@@ -106,10 +106,7 @@ fn a_signal_does_not_make_a_success_of_output_that_is_not_accepted() {
     let _unread = run.stdout();
     wait_until_blocked(&site, 0);
     run.signal(Signal::SIGTERM);
-    let mut message = String::new();
-    run.stderr().read_to_string(&mut message).unwrap();
-    assert_eq!(run.wait(), 1, "{message}");
-    assert_told(&message, "stdout");
+    assert_given_up(run, 1);
 }
 
 #[test]
@@ -139,10 +136,7 @@ fn a_bad_exit_ends_a_run_whose_output_is_not_accepted() {
     let _unread = run.stdout();
     wait_until_blocked(&site, 0);
     gate.open();
-    let mut message = String::new();
-    run.stderr().read_to_string(&mut message).unwrap();
-    assert_eq!(run.wait(), 3, "{message}");
-    assert_told(&message, "stdout");
+    assert_given_up(run, 3);
 }
 
 #[test]

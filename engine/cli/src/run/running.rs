@@ -291,15 +291,12 @@ impl RunningJob<'_> {
             }
         }
         let Some(blocked) = self.write_wait.check(Instant::now()) else { return };
-        match (is_ending, &self.course.status) {
-            (true, Some(_)) if blocked.is_all && !has_failed => self.course.given_up = Some(blocked),
-            // The ranks are about to end, or the command ends because of the failure.
-            (true, _) => {}
-            (false, _) => {
-                // The limit has passed already.
-                self.course.finishes = true;
-                self.fail(Failure::Running(blocked.to_string()));
-            }
+        if !is_ending {
+            // The limit has passed already.
+            self.course.finishes = true;
+            self.fail(Failure::Running(blocked.to_string()));
+        } else if self.course.status.is_some() && !has_failed && self.write_wait.is_quiet {
+            self.course.given_up = Some(blocked);
         }
     }
 

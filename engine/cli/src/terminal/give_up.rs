@@ -29,7 +29,7 @@ pub struct WriteWait {
     outputs: Vec<Checked>,
     limit: Option<Duration>,
     next_check: Option<Instant>,
-    /// Nothing was written for the whole limit, as the last check found.
+    /// No output was written to for the whole limit, as the last check found.
     pub is_quiet: bool,
 }
 
@@ -38,8 +38,6 @@ pub struct Blocked {
     /// The name of one of them.
     pub name: String,
     pub limit: Duration,
-    /// No other output is being written.
-    pub is_all: bool,
     /// The bytes that they accepted of the writes that are blocked.
     pub accepted: u64,
 }
@@ -111,7 +109,7 @@ impl WriteWait {
             || states.iter().filter_map(|state| if let State::Blocked(it) = state { Some(it) } else { None });
         let (name, _) = blocked().next()?;
         let accepted = blocked().fold(0u64, |sum, (_, accepted)| sum.saturating_add(*accepted));
-        Some(Blocked { name: name.clone(), limit, is_all: self.is_quiet, accepted })
+        Some(Blocked { name: name.clone(), limit, accepted })
     }
 
     /// Adds the files that have a watch of their own by now.
@@ -181,7 +179,7 @@ mod tests {
         let writing = thread::spawn(move || notes.write_all(&vec![b'x'; LENGTH]));
         let mut now = Instant::now();
         // The checks that follow take no time: only their number counts.
-        let mut check = |now: &mut Instant| {
+        let check = |write_wait: &mut WriteWait, now: &mut Instant| {
             *now += limit;
             write_wait.check(*now)
         };
@@ -192,13 +190,13 @@ mod tests {
             while watch.progress().steps == steps {
                 thread::yield_now();
             }
-            assert!(check(&mut now).is_none());
+            assert!(check(&mut write_wait, &mut now).is_none());
         }
-        let blocked = (0..).find_map(|_| check(&mut now)).unwrap();
-        assert!(blocked.is_all && blocked.name == "stdout" && blocked.limit == limit);
+        let blocked = (0..).find_map(|_| check(&mut write_wait, &mut now)).unwrap();
+        assert!(write_wait.is_quiet && blocked.name == "stdout" && blocked.limit == limit);
         drop(reader);
         assert!(writing.join().unwrap().is_err());
         // An output that writes nothing is not blocked.
-        assert!((0..3 * CHECKS).all(|_| check(&mut now).is_none()));
+        assert!((0..3 * CHECKS).all(|_| check(&mut write_wait, &mut now).is_none()));
     }
 }
