@@ -267,10 +267,12 @@ class Reader:
             is_whole = self.is_whole if channel == "stdout" or is_slow else self.is_whole_elsewhere
             if is_whole and not may_break and (track.position or not {channel, None} & set(self.hidden)):
                 track.finish(self.has_offsets)
-            # Nothing is told of one that had no bytes. A node sends none of these to a tool that comes when it has ended.
-            start = 1 if self.record["tool"] == "python" else 0.3
-            is_over = track.stream.host and not self.record["launcher"] and self.record["began"] + start > self.job["last_write"]
-            is_missed = track.position == 0 and (self.hidden or self.record["hindered"] or is_over and track.stream.high == 0)
+            # A node that has ended sends nothing to a tool that comes then. The tool is told of bytes that it does not have.
+            start, resumed = 1 if self.record["tool"] == "python" else 0.3, self.record.get("resumed", False)
+            is_over = resumed or self.record["began"] + start > self.job["last_write"]
+            is_over &= track.stream.host is not None and not self.record["launcher"]
+            is_missed = is_over and (track.stream.high == 0 or track.gap_end == track.position or resumed)
+            is_missed |= track.position == 0 and bool(self.hidden or self.record["hindered"])
             if is_whole and self.has_offsets and not (may_break or track.ended or is_missed):
                 self.fail(f"the end of {track}", "none")
         # One that resumes sums up what it has seen itself.

@@ -67,7 +67,7 @@ class Track:
         # What a text leaves open: how much is lost, since a newline at a gap may be of the stream or added; where that begins,
         # since what follows a gap may be the same as the first missing bytes; how much is lost at the end of a killed rank.
         self.slack = self.shift = self.tail = 0
-        self.first_gap, self.broken, self.cut_at, self.ended = None, None, None, False
+        self.first_gap, self.gap_end, self.broken, self.cut_at, self.ended = None, None, None, None, False
 
     def __str__(self):
         return str(self.stream)
@@ -102,6 +102,7 @@ class Track:
         self.first_gap = offset if self.first_gap is None else self.first_gap
         self.position += lost
         self.lost += lost
+        self.gap_end = self.position
 
     def text(self, line):
         """Takes a line of text, or a part of one. Its newline may have been added, because the line was cut."""

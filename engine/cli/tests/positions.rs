@@ -237,6 +237,37 @@ fn a_file_of_killed_pulls_of_other_nodes_is_each_stream_as_a_whole() {
 }
 
 #[test]
+fn a_file_that_is_continued_when_nodes_have_ended_has_a_gap_of_exactly_what_it_lacks_once() {
+    let site = Site::new();
+    let go = site.path().join("go");
+    // More than a pipe holds, so that the job lasts until its output is read.
+    let script = format!(
+        "echo one; until [ -e {} ]; do sleep 0.01; done; head -c 60000 /dev/zero | tr '\\0' x",
+        go.display()
+    );
+    let run = site.run_sh(PLACES[1], &script);
+    site.wait_for_ranks(2);
+    let path = site.path().join("out.json");
+    let mut first = resume(&site, &path, "json");
+    wait_for("the first lines", || {
+        (fs::read_to_string(&path).unwrap().matches(":4\"").count() == 2).then_some(())
+    });
+    first.kill().unwrap();
+    first.wait().unwrap();
+    File::create(&go).unwrap();
+    (0..2).for_each(|rank| drop(site.wait_for_state(rank, "terminated")));
+    for _ in 0..2 {
+        assert!(resume(&site, &path, "json").wait().unwrap().success());
+        let streams = pieces(&path);
+        for rank in 0..2 {
+            let found = &streams[&(rank, "stdout".to_owned())];
+            assert_eq!(*found, [(0, Ok(b"one\n".to_vec())), (4, Err(60_000))], "rank {rank}");
+        }
+    }
+    assert_eq!(run.finish().code, 0);
+}
+
+#[test]
 fn a_file_that_can_not_be_continued_is_refused_and_not_changed() {
     let site = Site::new();
     let mut gate = site.gate("gate");

@@ -433,20 +433,33 @@ pub struct Granted {
 }
 
 /// The number and size of complete streams that a tool did not receive, for one channel and one job
-/// name. It covers all processes of all jobs that had this name.
+/// name. Several such messages add up. Streams that had ended on other nodes before the registration have one
+/// each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
     /// The name of the jobs.
     pub nspace: Nspace,
-    /// The rank whose streams they are, or [`Rank::WILDCARD`] for those of several ranks.
+    /// The rank whose streams they are, or [`Rank::WILDCARD`] for those of several ranks, or of what was logged.
     pub rank: Rank,
     /// The channel of the streams.
     pub channel: Channel,
     /// The number of streams.
     pub streams: u64,
+    /// The offset of the first of these bytes if this is [one stream](Missed::source). The engine always sends 0; a
+    /// tool that begins the stream later sets it.
+    #[serde(skip)]
+    pub offset: u64,
     /// The number of bytes that their sources produced since their beginning. That includes bytes
     /// before a registration that begins with the next byte, if its reader of an older stream found no memory.
     pub bytes: u64,
+}
+
+impl Missed {
+    /// Returns the process that has written the stream, if this is one stream and not what was logged.
+    #[must_use]
+    pub fn source(&self) -> Option<Proc> {
+        (self.streams == 1 && self.rank != Rank::WILDCARD).then(|| Proc::new(self.nspace.clone(), self.rank))
+    }
 }
 
 /// The options with which a tool reads a ring: the directives of server, spawn and registration

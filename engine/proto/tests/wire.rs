@@ -147,6 +147,7 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Missed {
             handler: 1,
             missed: Missed {
+                offset: 0,
                 nspace: Nspace::new("job").unwrap(),
                 rank: Rank::WILDCARD,
                 channel: Channel::Stderr,

@@ -1,8 +1,10 @@
 //! The arguments of a registration. The Python part has checked their types.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use iof::proto::{Channel, Channels, Nspace, Position, Proc, Rank};
+use iof::tool::StreamKey;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -66,8 +68,9 @@ impl Part {
         }
     }
 
-    /// Returns the offset at which each stream begins that is continued, of the `run` of the job.
-    pub fn offsets(&self, run: u128) -> PyResult<Vec<(Rank, Channel, u64)>> {
+    /// Returns the offset at which each stream begins that is continued, of the `run` of `job`.
+    pub fn begins(&self, job: &str, run: u128) -> PyResult<BTreeMap<StreamKey, u64>> {
+        let job = nspace("job", job)?;
         let offset = |(rank, bits, token): &(u32, u16, String)| {
             let known = token
                 .split_once(':')
@@ -79,7 +82,7 @@ impl Part {
                 let reason = format!("the token of rank {rank} belongs to another run of the job");
                 return Err(invalid("resume", reason));
             }
-            Ok((Rank(*rank), channel("resume", *bits)?, offset))
+            Ok(((Proc::new(job.clone(), Rank(*rank)), channel("resume", *bits)?, false), offset))
         };
         self.resume.iter().map(offset).collect()
     }

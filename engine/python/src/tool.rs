@@ -69,25 +69,14 @@ fn open(
     part: &Part,
     form: Form,
 ) -> PyResult<PyReader> {
-    let offsets = part.offsets(run)?;
+    let begins = part.begins(&job, run)?;
     let pull = Pull::new(procs(&job, ranks)?, channels(part.channels)?).from(part.position());
-    let pull = Pull { until: part.until, ..pull };
+    let pull = Pull { begins, until: part.until, ..pull };
     let request = tool.submit_pull(&pull);
     let expected = |reply| if let Reply::Pulled(granted) = reply { Some(granted) } else { None };
     let granted = answer(py, &mut tool, request, expected)?;
-    if !offsets.is_empty() || !part.follow {
-        py.detach(|| tool.wait_for_cached()).map_err(Raised::from)?;
-    }
-    for stream in tool.streams().collect::<Vec<_>>() {
-        let origin = tool.origin(stream).filter(|origin| !origin.logged);
-        let same = |(rank, channel, _): &&(_, _, u64)| {
-            origin.as_ref().is_some_and(|origin| (origin.source.rank, origin.channel) == (*rank, *channel))
-        };
-        if let Some((_, _, offset)) = offsets.iter().find(same) {
-            tool.begin_at(stream, *offset);
-        }
-    }
     if !part.follow {
+        py.detach(|| tool.wait_for_cached()).map_err(Raised::from)?;
         match tool.deregister(granted.handler) {
             // Its time is over, so it has ended already.
             Err(RequestError::Denied(failure)) if failure.status == Status::ERR_NOT_FOUND => {}

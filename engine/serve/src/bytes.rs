@@ -127,8 +127,8 @@ impl StreamBytes {
                 }
                 Item::Missed(_) => return Poll::Ready(Err(io::Error::other("the stream is missing"))),
                 Item::End { stream, offset, .. } if stream == self.stream => Piece::End(offset),
-                // The job has no such stream.
-                Item::Exit { .. } => Piece::End(0),
+                // The job has no such stream, or all of it was a gap.
+                Item::Exit { .. } => Piece::End(*self.follower.positions.get(&self.stream).unwrap_or(&0)),
                 Item::Cached => Piece::Cached,
                 // Of what was logged on behalf of the rank.
                 _ => continue,

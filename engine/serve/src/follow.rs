@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use iof_proto::query::JobInfo;
 use iof_proto::rendezvous::Listed;
 use iof_proto::{Channels, Missed, Position, Proc, Rank};
-use iof_tool::{AsyncTool, Counts, Delivery, LostError, Origin, Pull, Reply, RequestError};
+use iof_tool::{AsyncTool, Counts, Delivery, Gap, LostError, Origin, Pull, Reply, RequestError};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engines::EngineClient;
@@ -117,21 +117,29 @@ fn take(delivery: Delivery<'_>, positions: &mut BTreeMap<StreamId, u64>) -> (usi
             let consumed = skipped.saturating_add(new.len());
             return (consumed, Some(Item::Output { stream, offset: first, times, bytes: new.to_vec() }));
         }
-        Delivery::Gap { origin, gap } => {
-            let stream = stream_id(origin);
-            let position = positions.entry(stream).or_default();
-            let end = gap.offset.saturating_add(gap.lost);
-            let offset = gap.offset.max(*position);
-            *position = end.max(*position);
-            (end > offset).then(|| Item::Gap { stream, offset, lost: end.saturating_sub(offset) })
-        }
+        Delivery::Gap { origin, gap } => skip(positions, stream_id(origin), gap),
         Delivery::Complete { origin, counts } => end(origin, counts, Some(0)),
         Delivery::Broken { origin, counts, missing } => end(origin, counts, Some(missing.max(1))),
         Delivery::Gone { origin, counts } => end(origin, counts, None),
         Delivery::JobEnded { exit_code, .. } => Some(Item::Exit { code: exit_code }),
-        Delivery::Missed { missed, .. } => Some(Item::Missed(missed)),
+        Delivery::Missed { missed, .. } => match missed.source() {
+            Some(Proc { rank, .. }) => {
+                let stream = StreamId { rank, channel: missed.channel, logged: false };
+                skip(positions, stream, Gap { offset: missed.offset, lost: missed.bytes })
+            }
+            None => Some(Item::Missed(missed)),
+        },
         Delivery::Cached { .. } => Some(Item::Cached),
         _ => None,
     };
     (0, item)
+}
+
+/// Moves the position of a stream behind a gap. Returns the part that the client does not have.
+fn skip(positions: &mut BTreeMap<StreamId, u64>, stream: StreamId, gap: Gap) -> Option<Item> {
+    let position = positions.entry(stream).or_default();
+    let end = gap.offset.saturating_add(gap.lost);
+    let offset = gap.offset.max(*position);
+    *position = end.max(*position);
+    (end > offset).then(|| Item::Gap { stream, offset, lost: end.saturating_sub(offset) })
 }

@@ -150,7 +150,7 @@ pub use lines::{BorrowedLine, LONGEST_LINE, Line, LineDivider, LineItem, Lines};
 pub use local_rings::LocalRings;
 pub use own_proc::own_proc;
 pub use owned::{OwnedDelivery, OwnedOrigin};
-pub use pull::Pull;
+pub use pull::{Pull, StreamKey};
 pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::{DetachedPusher, Pusher};
 pub use session::delivery::{Bytes, Delivery, Origin};

@@ -1,6 +1,11 @@
 //! The parameters of a registration for output.
 
-use iof_proto::{Channels, FromTool, Info, Position, Proc};
+use std::collections::BTreeMap;
+
+use iof_proto::{Channel, Channels, FromTool, Info, Position, Proc};
+
+/// A stream of a job: its process, its channel, and whether it is what was logged for that.
+pub type StreamKey = (Proc, Channel, bool);
 
 /// The parameters of a registration for output (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
@@ -13,6 +18,8 @@ pub struct Pull {
     pub channels: Channels,
     /// The position at which the registration begins in each stream.
     pub from: Position,
+    /// The offsets at which single streams begin, as with [`Position::Offset`], in place of `from`.
+    pub begins: BTreeMap<StreamKey, u64>,
     /// The time, in nanoseconds since 1970, at which the registration ends as by
     /// [`Tool::deregister`](crate::Tool::deregister). Of each stream, the bytes before the first read
     /// from then on are delivered, by the clock of the rank's node; later ones where several reads
@@ -40,6 +47,7 @@ impl Pull {
             procs,
             channels,
             from: Position::Oldest,
+            begins: BTreeMap::new(),
             until: None,
             reports_cached: false,
             reports_ranks: false,

@@ -272,7 +272,9 @@ impl Session {
                 self.note_job_ends(handler, &nspace);
             }
             ToTool::Missed { handler, missed } => {
-                self.add_events(handler, [Event::Missed { handler, missed }]);
+                let registration = self.registrations.get(&handler);
+                let missed = registration.map(|registration| registration.missed(missed));
+                self.add_events(handler, missed.map(|missed| Event::Missed { handler, missed }));
             }
             ToTool::Deregistered { request, result: _ } => self.deregistered(request)?,
             ToTool::Answer { request, result } => self.answered(request, Reply::Answered(result))?,
@@ -335,7 +337,7 @@ impl Session {
         }
         registration.opened(&stream.source.nspace, stream.run);
         let mut feed = Feed::new(handler, stream, reader);
-        feed.limit(registration.from, registration.until);
+        feed.limit(registration);
         if !registration.cached {
             feed.await_cached(registration.from);
         }

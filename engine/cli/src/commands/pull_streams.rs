@@ -93,8 +93,9 @@ pub fn register(
         };
         let procs = jobs.iter().map(|job| &job.nspace).flat_map(procs_in).collect();
         let reports_ranks = has_objects();
-        let pull =
-            Pull { until: part.until, reports_ranks, ..Pull::new(procs, *channels).from(part.position()) };
+        let begins = resume.map(Resume::begins).unwrap_or_default();
+        let pull = Pull::new(procs, *channels).from(part.position());
+        let pull = Pull { begins, until: part.until, reports_ranks, ..pull };
         registrations.push(tool.pull(&pull).map_err(refused)?.handler);
     }
     if has_objects() && !part.no_follow && part.until.is_none() {
@@ -104,7 +105,7 @@ pub fn register(
     if part.is_empty() {
         return Ok((selections.iter().map(|_| None).collect(), is_one_rank));
     }
-    if part.no_follow || part.lines().is_some() || resume.is_some() {
+    if part.no_follow || part.lines().is_some() {
         tools.iter_mut().try_for_each(Tool::wait_for_cached).map_err(Failure::running)?;
     }
     part.lines().into_iter().for_each(|lines| lines.apply(&mut tools, part.no_follow));
@@ -114,7 +115,7 @@ pub fn register(
         if let Some(jobs) = tools.first_mut().and_then(|tool| query_jobs(tool).ok()) {
             resume.check(&jobs)?;
         }
-        resume.apply(&mut tools)?;
+        resume.cut()?;
     }
     for (tool, registration) in tools.iter_mut().zip(registrations).filter(|_| part.no_follow) {
         match tool.deregister(registration) {

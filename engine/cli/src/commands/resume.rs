@@ -7,8 +7,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use iof_proto::query::JobInfo;
-use iof_proto::{Channel, Nspace, Rank};
-use iof_tool::Tool;
+use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_tool::StreamKey;
 use serde::Deserialize;
 
 use crate::error::Failure;
@@ -31,14 +31,11 @@ struct Object<'a> {
     streams: Option<u64>,
 }
 
-/// A stream: job, rank, channel, and whether it was logged.
-type StreamName = (Nspace, Rank, Channel, bool);
-
 /// A file that is continued.
 pub struct Resume {
     path: PathBuf,
     /// The run of each stream, and the offset behind its last object.
-    tokens: BTreeMap<StreamName, (u128, u64)>,
+    tokens: BTreeMap<StreamKey, (u128, u64)>,
     /// The length of the file's whole lines, if another one follows that was cut.
     whole: Option<u64>,
 }
@@ -99,7 +96,7 @@ impl Resume {
     /// # Errors
     /// It has output of other jobs or runs.
     pub fn check(&self, jobs: &[JobInfo]) -> Result<(), Failure> {
-        for ((nspace, ..), (run, _)) in &self.tokens {
+        for ((Proc { nspace, .. }, ..), (run, _)) in &self.tokens {
             let has = match jobs.iter().find(|job| job.nspace == *nspace) {
                 Some(job) if job.run == *run => continue,
                 Some(_) => format!("another run of job {nspace}"),
@@ -113,27 +110,19 @@ impl Resume {
         Ok(())
     }
 
-    /// Cuts off the line that was not written as a whole, and makes the streams of `tools` begin behind
-    /// what the file has.
+    /// Returns the offset behind what the file has of each stream.
+    pub fn begins(&self) -> BTreeMap<StreamKey, u64> {
+        self.tokens.iter().map(|(stream, (_, offset))| (stream.clone(), *offset)).collect()
+    }
+
+    /// Cuts off the line that was not written as a whole.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn apply(&self, tools: &mut [Tool]) -> Result<(), Failure> {
-        if let Some(whole) = self.whole {
-            let file = OpenOptions::new().write(true).open(&self.path);
-            file.and_then(|file| file.set_len(whole)).map_err(|error| self.failed(error))?;
-        }
-        for tool in tools {
-            for stream in tool.streams().collect::<Vec<_>>() {
-                let name = tool.origin(stream).map(|origin| {
-                    (origin.source.nspace.clone(), origin.source.rank, origin.channel, origin.logged)
-                });
-                if let Some((_, offset)) = name.and_then(|name| self.tokens.get(&name)) {
-                    tool.begin_at(stream, *offset);
-                }
-            }
-        }
-        Ok(())
+    pub fn cut(&self) -> Result<(), Failure> {
+        let Some(whole) = self.whole else { return Ok(()) };
+        let file = OpenOptions::new().write(true).open(&self.path);
+        file.and_then(|file| file.set_len(whole)).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: io::Error) -> Failure {
@@ -143,10 +132,10 @@ impl Resume {
 
 impl Object<'_> {
     /// Returns the stream, if it has one.
-    fn stream(&self) -> Option<StreamName> {
+    fn stream(&self) -> Option<StreamKey> {
         let rank = self.rank.map_or(Rank::UNDEF, Rank);
         let channel = Channel::OUTPUTS.into_iter().find(|known| Some(known.as_str()) == self.channel)?;
-        Some((self.nspace.clone()?, rank, channel, self.logged))
+        Some((Proc::new(self.nspace.clone()?, rank), channel, self.logged))
     }
 }
 

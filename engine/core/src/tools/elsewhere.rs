@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use iof_proto::{Channel, Failure, NodeStream, Nspace, Proc, Rank, Status};
+use iof_shm_ring::Start;
 
 use crate::Core;
 use crate::ids::{PeerId, StreamName};
@@ -10,7 +11,7 @@ use crate::jobs::job::{JobState, NodePull, RemoteRanks};
 use crate::tools::registration::Registration;
 
 /// Largest number of streams of ranks on other nodes of one job that tools of the front end may read
-/// at a time. Each has a ring.
+/// at a time. Each has a ring. As many reports of streams that have ended without one may wait for a tool.
 pub const MAX_PULLED_STREAMS: usize = 8192;
 
 /// The streams that registrations cover.
@@ -52,10 +53,12 @@ impl Core {
     }
 
     /// Lets a tool know that it misses streams that have ended without a ring, when it was answered: of a job
-    /// that has ended on its nodes, and those that could not have a ring.
+    /// that has ended on its nodes, and those that could not have a ring. Each is reported by itself, because
+    /// the tool may begin anywhere in it, unless [`MAX_PULLED_STREAMS`] reports wait to be sent.
     pub(crate) fn miss_ended(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| peer.may_lose()) else { return };
-        let Some(registration) = peer.registration(handler) else { return };
+        let from_oldest = |registration: &&Registration| registration.start() == Start::Oldest;
+        let Some(registration) = peer.registration(handler).filter(from_oldest) else { return };
         let mut missed = Vec::new();
         for nspace in registration.jobs() {
             let job = self.jobs.get(nspace).filter(|job| job.is_direct());
@@ -75,6 +78,10 @@ impl Core {
                 }
             }
         }
-        missed.iter().for_each(|(name, produced)| peer.add_missed(handler, name, *produced));
+        for (name, produced) in missed {
+            let are_many = peer.unread().sums() >= MAX_PULLED_STREAMS;
+            let ranks = if are_many { Rank::WILDCARD } else { name.source.rank };
+            peer.add_missed((handler, ranks), &name, produced);
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use iof_proto::{Missed, Nspace, Rank};
+use iof_proto::{Missed, Nspace, Proc};
 use iof_tool::Gap;
 use jiff::tz::TimeZone;
 use memchr::memchr;
@@ -382,11 +382,15 @@ impl Style {
 
     /// Adds the object of streams that are not delivered at all to the batch, in JSON.
     pub(crate) fn write_missed(&self, missed: &Missed, batch: &mut Batch<'_>) {
-        let Missed { nspace, channel, streams, bytes, .. } = missed;
-        let (nspace, rank, channel) = (nspace.clone(), Rank::WILDCARD, *channel);
+        let Missed { nspace, channel, streams, offset, bytes, .. } = missed;
+        let (one, gap, channel) = (missed.source(), Gap { offset: *offset, lost: *bytes }, *channel);
+        let Proc { nspace, rank } = one.clone().unwrap_or_else(|| Proc::all(nspace.clone()));
         let source = LabelSource { nspace, rank, channel, logged: false, host: None, pid: None };
-        let fields = format!(",\"lost\":{bytes},\"streams\":{streams}");
-        self.write_fields(0, ("gap", &fields), &mut self.label(&source), batch);
+        let (mut label, fields) = (self.label(&source), format!(",\"lost\":{bytes},\"streams\":{streams}"));
+        match one {
+            Some(_) => self.write_mark(StreamMark::Gap(gap), &mut label, batch),
+            None => self.write_fields(0, ("gap", &fields), &mut label, batch),
+        }
     }
 
     /// Returns an object of this type in JSON: its time, and `fields`, each with a comma before it.

@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::thread;
+use std::time::SystemTime;
 
-use iof_engine::Config;
+use iof_engine::{Config, Edges, Exit, Node, NodeId, NodeReport, NodeRequest};
+use iof_proto::{Channel, NodeStream, Rank};
 use iof_testing::engine::{changed, shell, spec, wait};
 
 use crate::site::{Event, Site};
@@ -115,5 +120,52 @@ fn clients_that_do_not_read_delay_neither_the_job_nor_others_and_learn_what_they
         assert_eq!(history.exit, Some(0));
         assert!(history.lost[&0] > 0, "it did not fall behind");
         assert_eq!(history.bytes[&0].len() as u64 + history.lost[&0], whole.len() as u64);
+    }
+}
+
+/// The edges of nodes that do nothing.
+struct NoEdges;
+
+impl Edges for NoEdges {
+    fn send(&self, _: NodeId, _: NodeRequest<'_>) {}
+}
+
+#[test]
+fn a_client_that_comes_when_the_nodes_have_ended_gets_what_it_lacks_of_each_stream_as_a_gap() {
+    let site = Site::new(&[]);
+    let nodes = [Node { host: "a".into(), ranks: [Rank(0), Rank(1)].into() }];
+    let spec = spec([shell("true").ranks(2)]);
+    let job = site.engine.begin_on_nodes(&spec, &nodes, Arc::new(NoEdges), true).unwrap();
+    let report = |report| job.report_node(NodeId(0), report);
+    report(NodeReport::Started { pids: vec![10, 11], began: SystemTime::UNIX_EPOCH });
+    let (channel, lost, missing) = (Channel::Stdout, 0, None);
+    let stream =
+        |rank, produced| NodeStream { rank: Rank(rank), channel, produced, lost, ended: true, missing };
+    report(NodeReport::Streams(vec![stream(0, 9), stream(1, 5)]));
+    let exit = Exit::Status(ExitStatus::from_raw(0));
+    let exited = |rank| report(NodeReport::Exited { rank: Rank(rank), exit, requested: false, used: None });
+    (0..2).for_each(exited);
+    report(NodeReport::Over { cut_off: Vec::new() });
+    assert!(site.engine.end_job(job.nspace(), Some(0)));
+    let run = site.server.json("/jobs/job")["run"].as_str().unwrap().to_owned();
+    for (last, wanted) in [
+        (String::new(), vec![(0, 0, 9), (1, 0, 5)]),
+        (format!("Last-Event-ID: {run}:0.stdout.4"), vec![(0, 4, 5), (1, 0, 5)]),
+        (format!("Last-Event-ID: {run}:0.stdout.9,1.stdout.5"), Vec::new()),
+    ] {
+        let lines: Vec<&str> = [&*last].into_iter().filter(|line| !line.is_empty()).collect();
+        let mut answer = site.server.request("GET /jobs/job/events", &lines, b"");
+        let mut gaps = Vec::new();
+        while let Some(event) = answer.event().unwrap() {
+            if event.name == "gap" {
+                gaps.push((event.number("rank"), event.number("offset"), event.number("lost")));
+            }
+        }
+        assert_eq!(gaps, wanted, "{last}");
+    }
+    for (query, status, offset) in [("", 200, "9"), ("?follow=true", 200, "9"), ("?offset=4", 410, "")] {
+        let answer = site.server.get(&format!("/jobs/job/ranks/0/stdout{query}"));
+        assert_eq!((answer.status, answer.header("iof-offset")), (status, offset), "{query}");
+        assert!(status != 200 || answer.bytes().unwrap().is_empty());
     }
 }

@@ -106,7 +106,8 @@ pub enum Delivery<'a> {
     /// ([`MAX_READERS_PER_TOOL`](iof_proto::limits::MAX_READERS_PER_TOOL)), or their job ran on other nodes
     /// and had ended there when this tool came. Streams without bytes are then not reported. Over all streams of a
     /// job name, the bytes delivered, reported as gaps and reported here add up to the bytes
-    /// produced.
+    /// produced. Of [one stream](Missed::source), the bytes before the offset at which it
+    /// [begins](crate::Pull::begins) are left out.
     Missed {
         /// The registration that receives this report.
         handler: u32,

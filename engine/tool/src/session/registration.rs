@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use iof_proto::{Channels, Nspace, Position};
+use iof_proto::{Channels, Missed, Nspace, Position};
 
-use crate::pull::Pull;
+use crate::pull::{Pull, StreamKey};
 use crate::session::delivery::Delivery;
 
 /// The function that receives the deliveries of a registration.
@@ -14,6 +14,8 @@ pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;
 /// The state of a registration.
 pub(crate) struct RegistrationState {
     pub from: Position,
+    /// The offsets at which single streams begin.
+    begins: BTreeMap<StreamKey, u64>,
     /// The time before which bytes were read that it delivers, in nanoseconds since 1970.
     pub until: Option<u64>,
     /// When it ends because of `until`.
@@ -89,6 +91,7 @@ impl RegistrationState {
     pub(crate) fn new(pull: &Pull, callback: Option<Callback>) -> RegistrationState {
         RegistrationState {
             from: pull.from,
+            begins: pull.begins.clone(),
             until: pull.until,
             ends_at: pull.until.and_then(instant),
             channels: pull.channels,
@@ -101,6 +104,21 @@ impl RegistrationState {
             persistent: pull.persistent,
             jobs: pull.procs.iter().map(|proc| (proc.nspace.clone(), Job::default())).collect(),
         }
+    }
+
+    /// Returns the offset at which a stream begins, if it is known.
+    pub(crate) fn begin(&self, stream: &StreamKey) -> Option<u64> {
+        let from = if let Position::Offset(offset) = self.from { Some(offset) } else { None };
+        self.begins.get(stream).copied().or(from)
+    }
+
+    /// Returns what is missing behind the offset at which the stream begins, if `missed` is one stream. What is
+    /// known of a lost node may end before that; with [`Position::Offset`], such a stream is missing as a whole.
+    pub(crate) fn missed(&self, missed: Missed) -> Missed {
+        let begin = missed.source().and_then(|source| self.begin(&(source, missed.channel, false)));
+        let is_there = |begin: &u64| *begin <= missed.bytes || !self.begins.is_empty();
+        let offset = begin.filter(is_there).unwrap_or_default();
+        Missed { offset, bytes: missed.bytes.saturating_sub(offset), ..missed }
     }
 
     /// Records that a stream of a job was announced.
@@ -177,9 +195,43 @@ fn instant(time: u64) -> Option<Instant> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-    use iof_proto::{Channels, Proc, Rank};
+    use iof_proto::{Channel, Channels, Proc, Rank};
 
     use super::*;
+
+    #[test]
+    fn what_is_missed_of_one_stream_begins_where_the_stream_does() {
+        let nspace = Nspace::new("a").unwrap();
+        let missed = |rank, streams, offset, bytes| {
+            let (nspace, channel) = (nspace.clone(), Channel::Stdout);
+            Missed { nspace, rank, channel, streams, offset, bytes }
+        };
+        let proc = |rank| Proc::new(nspace.clone(), Rank(rank));
+        let begins = [0, 1].map(|rank| ((proc(rank), Channel::Stdout, false), 30)).into();
+        let pull = Pull::new(vec![Proc::all(nspace.clone())], Channels::STDOUT);
+        let continued = RegistrationState::new(&Pull { begins, ..pull.clone() }, None);
+        let from = RegistrationState::new(&pull.from(Position::Offset(30)), None);
+        for (registration, rank, streams, bytes, wanted) in [
+            (&continued, Rank(0), 1, 100, (30, 70)),
+            (&continued, Rank(1), 1, 30, (30, 0)),
+            // The node was lost, and had sent more than it had told of.
+            (&continued, Rank(1), 1, 20, (30, 0)),
+            (&continued, Rank(2), 1, 100, (0, 100)),
+            // Whose bytes they are is not known.
+            (&continued, Rank(0), 2, 100, (0, 100)),
+            (&continued, Rank::WILDCARD, 1, 100, (0, 100)),
+            (&from, Rank(7), 1, 100, (30, 70)),
+            (&from, Rank(7), 1, 20, (0, 20)),
+        ] {
+            let (offset, rest) = wanted;
+            let found = registration.missed(missed(rank, streams, 0, bytes));
+            assert_eq!(
+                found,
+                missed(rank, streams, offset, rest),
+                "{bytes} bytes of {streams} streams of {rank}"
+            );
+        }
+    }
 
     #[test]
     fn a_registration_is_not_over_before_an_end_of_each_name_was_delivered() {

@@ -12,6 +12,7 @@ use iof_proto::{Channel, Missed, Nspace, Rank, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
 use crate::count::Count;
+use crate::ids::StreamName;
 use crate::streams::reading::Reading;
 
 /// A queued message, as far as it can be dropped or added up.
@@ -30,8 +31,9 @@ pub enum QueuedItem {
     Other,
 }
 
-/// The key under which missing streams are added up: a registration, a job's name and a channel.
-pub(crate) type UnreadKey = (u32, Nspace, Channel);
+/// The key under which missing streams are added up: a registration, a job's name and a channel, and the rank or
+/// all of them.
+pub(crate) type UnreadKey = (u32, Nspace, Channel, Rank);
 
 /// The counters of what one tool has not read of forgotten jobs.
 #[derive(Default)]
@@ -51,7 +53,7 @@ impl QueuedItem {
     pub(crate) fn of(message: &ToTool) -> QueuedItem {
         match message {
             ToTool::Ring { handler, source, channel, slot, follows: None, .. } => {
-                QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel))
+                QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel, Rank::WILDCARD))
             }
             ToTool::Ranks { handler, run, ranks } => ranks.first().map_or(QueuedItem::Other, |first| {
                 QueuedItem::Ranks { handler: *handler, nspace: first.proc.nspace.clone(), run: *run }
@@ -132,10 +134,10 @@ impl Unread {
         self.missed.clear();
     }
 
-    /// Adds up a stream of `rank` that is not sent to the tool. Returns whether it is the first of
-    /// its key.
-    pub(crate) fn add(&mut self, key: &UnreadKey, rank: Rank, bytes: u64) -> bool {
-        let new = || Missed { nspace: key.1.clone(), rank, channel: key.2, streams: 0, bytes: 0 };
+    /// Adds up a stream that is not sent to the tool. Returns whether it is the first of its key.
+    pub(crate) fn add(&mut self, key: &UnreadKey, name: &StreamName, bytes: u64) -> bool {
+        let rank = if name.logged { Rank::WILDCARD } else { name.source.rank };
+        let new = || Missed { nspace: key.1.clone(), rank, channel: key.2, streams: 0, offset: 0, bytes: 0 };
         let missed = self.missed.entry(key.clone()).or_insert_with(new);
         let is_first = missed.streams == 0;
         missed.rank = if missed.rank == rank { rank } else { Rank::WILDCARD };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use iof_proto::{Missed, Node};
+use iof_proto::{Missed, Node, NodeStream};
 
 use super::*;
 use crate::calls::{DeliveredEnd, NewJob};
@@ -40,19 +40,50 @@ fn pull(rig: &mut Rig) -> PeerId {
     tool
 }
 
-/// Sends what is queued for a tool. Returns the bytes that it misses, in the order of the reports.
-fn missed(rig: &mut Rig, tool: PeerId) -> Vec<u64> {
+/// Sends what is queued for a tool. Returns its reports of missed streams.
+fn reports(rig: &mut Rig, tool: PeerId) -> Vec<Missed> {
     let peer = rig.state.tools.get_mut(&tool).unwrap();
-    let mut missed = Vec::new();
+    let mut reports = Vec::new();
     while let Some(frame) = peer.front().map(|out| out.frame().to_vec()) {
-        if let Some(ToTool::Missed { missed: Missed { bytes, .. }, .. }) =
-            Decoder::new().decode(&mut &*frame).unwrap()
-        {
-            missed.push(bytes);
+        if let Some(ToTool::Missed { missed, .. }) = Decoder::new().decode(&mut &*frame).unwrap() {
+            reports.push(missed);
         }
         peer.sent(frame.len(), Instant::now());
     }
-    missed
+    reports
+}
+
+/// Sends what is queued for a tool. Returns the bytes that it misses, in the order of the reports.
+fn missed(rig: &mut Rig, tool: PeerId) -> Vec<u64> {
+    reports(rig, tool).into_iter().map(|missed| missed.bytes).collect()
+}
+
+#[test]
+fn a_tool_that_comes_when_the_nodes_have_ended_misses_each_stream_by_itself() {
+    let mut rig = rig_with_memory(Box::new(NoStreams));
+    let id = begin_on_node(&mut rig);
+    let stream = |rank| {
+        let (rank, channel, produced) = (Rank(rank), Channel::Stdout, 5 + u64::from(rank));
+        NodeStream { rank, channel, produced, lost: 0, ended: true, missing: None }
+    };
+    let streams = NodeReport::Streams(vec![stream(0), stream(1)]);
+    rig.state.node_reported(&id, NodeId(0), streams, Instant::now());
+    assert!(rig.state.end_job(&id.nspace, None));
+    let tools = [Start::Oldest, Start::Now].map(|start| {
+        let tool = rig.connect();
+        rig.pull_from(tool, start);
+        rig.state.registrations_changed();
+        reports(&mut rig, tool)
+    });
+    let report = |rank| Missed {
+        nspace: rig.nspace.clone(),
+        rank: Rank(rank),
+        channel: Channel::Stdout,
+        streams: 1,
+        offset: 0,
+        bytes: 5 + u64::from(rank),
+    };
+    assert_eq!(tools, [vec![report(0), report(1)], Vec::new()], "from the oldest byte, and from the newest");
 }
 
 #[test]

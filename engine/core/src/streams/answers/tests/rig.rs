@@ -156,9 +156,12 @@ impl Rig {
     }
 
     pub fn pull(&mut self, peer_id: PeerId) {
+        self.pull_from(peer_id, Start::Oldest);
+    }
+
+    pub fn pull_from(&mut self, peer_id: PeerId, start: Start) {
         let procs = vec![Proc::all(self.nspace.clone())];
-        let registration =
-            Registration::new(procs, Channels::STDOUT, Start::Oldest, Directives::default(), &[]);
+        let registration = Registration::new(procs, Channels::STDOUT, start, Directives::default(), &[]);
         self.state
             .pull(peer_id, Pull { request: 7, registration, directives: Vec::new(), ignored: Vec::new() });
     }
