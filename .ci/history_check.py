@@ -38,7 +38,7 @@ NO_MEMORY = b"no memory for the first bytes of a stream"
 LOST = re.compile(r"node \S+ is lost|not finished after")
 GONE = re.compile(r"no (running )?engine|lost (the )?engine|no jobs|has ended|cannot connect")
 
-
+WAITING = re.compile(rb"^(?:iof: |\{\"type\":\"message\").*waiting for the agents.*\n", re.M)
 UNSTARTED = re.compile(rb"^(?:iof: |\{\"type\":\"message\").*(not started after|too few files|too many open files to start|cannot start|did not start|start was interrupted)", re.M)
 
 
@@ -387,8 +387,8 @@ def check(history):
     found = []
     launcher = next(record for record in history["readers"] if record["launcher"])
     said = launcher["outputs"]["err"] + launcher["outputs"]["out"]
-    # Or it was interrupted before it took signals, and no rank has written anything.
-    is_early = history["job"]["interrupted"] and not said and not history["job"]["last_write"]
+    # Or it was interrupted before, and no rank has written anything.
+    is_early = history["job"]["interrupted"] and not WAITING.sub(b"", said) and not history["job"]["last_write"]
     job = {**history["job"], "unstarted": is_early or bool(UNSTARTED.search(said)), "full": FULL.encode() in said}
     # It had started, and lacked files for a while. Those that it lacks at its start it asks for before.
     job["few"] = launcher["hindered"] and bool(FEW.search(said.decode(errors="replace")))
