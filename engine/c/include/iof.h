@@ -1755,7 +1755,8 @@ typedef uint16_t iof_iof_channel_t;
 // A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or IOF_GONE,
 // it is the end of the stream: a registration receives one for each stream. With IOF_LOST alone,
 // and a source with the wildcard rank, whole streams of that job and channel are missing, because
-// this tool read too little for too long.
+// this tool read too little for too long, or they had ended on other nodes before. Bytes before
+// IOF_FROM_OFFSET are then not counted.
 //
 // The end of a job is reported to event handlers, after the end of its last stream: see
 // iof_Register_event_handler.

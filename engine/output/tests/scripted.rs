@@ -90,8 +90,15 @@ fn streams_that_were_missed_entirely_are_reported_with_their_rank_and_channel() 
     engine.answer_barrier(engine.receive_barrier());
     let ranks = [Rank(3), Rank::WILDCARD];
     let messages = ranks.map(|rank| {
-        let missed =
-            Missed { nspace: nspace(), rank, channel: Channel::Stderr, streams: 2, offset: 0, bytes: 7 };
+        let missed = Missed {
+            nspace: nspace(),
+            rank,
+            channel: Channel::Stderr,
+            streams: 2,
+            ended: Vec::new(),
+            offset: None,
+            bytes: 7,
+        };
         ToTool::Missed { handler: 1, missed }
     });
     engine.send(&messages);

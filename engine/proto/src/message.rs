@@ -33,7 +33,7 @@ use crate::status::Status;
 ///
 /// A sum rises with each of its parts: with that of the messages, to which each change of them adds 1, and
 /// with that of the jobs that they contain.
-pub const PROTOCOL_VERSION: u32 = 14 + JOB_VERSION;
+pub const PROTOCOL_VERSION: u32 = 15 + JOB_VERSION;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -433,33 +433,26 @@ pub struct Granted {
 }
 
 /// The number and size of complete streams that a tool did not receive, for one channel and one job
-/// name. Several such messages add up. Streams that had ended on other nodes before the registration have one
-/// each.
+/// name. It covers all processes of all jobs that had this name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
     /// The name of the jobs.
     pub nspace: Nspace,
-    /// The rank whose streams they are, or [`Rank::WILDCARD`] for those of several ranks, or of what was logged.
+    /// The rank whose streams they are, or [`Rank::WILDCARD`] for those of several ranks.
     pub rank: Rank,
     /// The channel of the streams.
     pub channel: Channel,
     /// The number of streams.
     pub streams: u64,
-    /// The offset of the first of these bytes if this is [one stream](Missed::source). The engine always sends 0; a
-    /// tool that begins the stream later sets it.
-    #[serde(skip)]
-    pub offset: u64,
     /// The number of bytes that their sources produced since their beginning. That includes bytes
     /// before a registration that begins with the next byte, if its reader of an older stream found no memory.
     pub bytes: u64,
-}
-
-impl Missed {
-    /// Returns the process that has written the stream, if this is one stream and not what was logged.
-    #[must_use]
-    pub fn source(&self) -> Option<Proc> {
-        (self.streams == 1 && self.rank != Rank::WILDCARD).then(|| Proc::new(self.nspace.clone(), self.rank))
-    }
+    /// Those of these streams that had ended on other nodes before the registration: the rank, and the number of
+    /// bytes. A tool delivers each by itself, and none here.
+    pub ended: Vec<(Rank, u64)>,
+    /// The offset of the first of these bytes, if a tool delivers one stream by itself.
+    #[serde(skip)]
+    pub offset: Option<u64>,
 }
 
 /// The options with which a tool reads a ring: the directives of server, spawn and registration

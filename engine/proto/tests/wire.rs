@@ -147,7 +147,8 @@ fn to_tool() -> Vec<ToTool> {
         ToTool::Missed {
             handler: 1,
             missed: Missed {
-                offset: 0,
+                ended: vec![(Rank(7), 300)],
+                offset: None,
                 nspace: Nspace::new("job").unwrap(),
                 rank: Rank::WILDCARD,
                 channel: Channel::Stderr,

@@ -122,13 +122,10 @@ fn take(delivery: Delivery<'_>, positions: &mut BTreeMap<StreamId, u64>) -> (usi
         Delivery::Broken { origin, counts, missing } => end(origin, counts, Some(missing.max(1))),
         Delivery::Gone { origin, counts } => end(origin, counts, None),
         Delivery::JobEnded { exit_code, .. } => Some(Item::Exit { code: exit_code }),
-        Delivery::Missed { missed, .. } => match missed.source() {
-            Some(Proc { rank, .. }) => {
-                let stream = StreamId { rank, channel: missed.channel, logged: false };
-                skip(positions, stream, Gap { offset: missed.offset, lost: missed.bytes })
-            }
-            None => Some(Item::Missed(missed)),
-        },
+        Delivery::Missed {
+            missed: Missed { rank, channel, bytes: lost, offset: Some(offset), .. }, ..
+        } => skip(positions, StreamId { rank, channel, logged: false }, Gap { offset, lost }),
+        Delivery::Missed { missed, .. } => Some(Item::Missed(missed)),
         Delivery::Cached { .. } => Some(Item::Cached),
         _ => None,
     };

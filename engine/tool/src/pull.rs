@@ -18,7 +18,8 @@ pub struct Pull {
     pub channels: Channels,
     /// The position at which the registration begins in each stream.
     pub from: Position,
-    /// The offsets at which single streams begin, as with [`Position::Offset`], in place of `from`.
+    /// The offsets at which single streams begin, as with [`Position::Offset`], in place of
+    /// [`Position::Oldest`].
     pub begins: BTreeMap<StreamKey, u64>,
     /// The time, in nanoseconds since 1970, at which the registration ends as by
     /// [`Tool::deregister`](crate::Tool::deregister). Of each stream, the bytes before the first read

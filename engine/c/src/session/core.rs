@@ -288,7 +288,7 @@ impl SessionCore {
                 let source = Proc::all(missed.nspace);
                 let origin = Origin { handler, source: &source, channel: missed.channel, logged: false };
                 if printers.has(handler) {
-                    let gap = Gap { offset: 0, lost: missed.bytes };
+                    let gap = Gap { offset: missed.offset.unwrap_or_default(), lost: missed.bytes };
                     waiting.print(printers, Held::new(&origin, Content::Gap(gap)));
                 } else {
                     deliver(&origin, &[], vec![make::info(IOF_LOST, make::uint64(missed.bytes))]);

@@ -168,7 +168,7 @@ impl Core {
             // Others are told when they are answered.
             let told = peer.registration(handler).filter(|registration| registration.answered);
             if told.is_some_and(|told| told.covers_stream(&name.source, channel)) {
-                peer.add_missed((handler, Rank::WILDCARD), &name, produced);
+                peer.add_missed(handler, &name, produced, None);
             }
         }
     }

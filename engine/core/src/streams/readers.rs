@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
-use iof_proto::{Failure, Nspace, Rank, Status};
+use iof_proto::{Failure, Nspace, Status};
 use iof_shm_ring::{CreateError, ReaderId, Start};
 
 use crate::Core;
@@ -243,7 +243,7 @@ impl Core {
                             None => Some(reading.forgotten().map_or(0, |completion| completion.produced)),
                         };
                         if let Some(produced) = produced {
-                            peer.add_missed((handler, Rank::WILDCARD), &reading.name, produced);
+                            peer.add_missed(handler, &reading.name, produced, None);
                         }
                     }
                 }
@@ -429,7 +429,7 @@ impl Core {
         let missing = stream.complete(completion);
         for (peer_id, handler) in &missing {
             let Some(peer) = self.tools.get_mut(peer_id) else { absent!("tool", continue) };
-            peer.add_missed((*handler, Rank::WILDCARD), stream.name(), completion.produced);
+            peer.add_missed(*handler, stream.name(), completion.produced, None);
         }
         missing.into_iter().for_each(|(peer_id, handler)| self.announce_if_complete(peer_id, handler));
     }

@@ -11,7 +11,7 @@ use crate::jobs::job::{JobState, NodePull, RemoteRanks};
 use crate::tools::registration::Registration;
 
 /// Largest number of streams of ranks on other nodes of one job that tools of the front end may read
-/// at a time. Each has a ring. As many reports of streams that have ended without one may wait for a tool.
+/// at a time. Each has a ring. The ends of as many that have ended without one may wait to be sent to a tool.
 pub const MAX_PULLED_STREAMS: usize = 8192;
 
 /// The streams that registrations cover.
@@ -53,8 +53,8 @@ impl Core {
     }
 
     /// Lets a tool know that it misses streams that have ended without a ring, when it was answered: of a job
-    /// that has ended on its nodes, and those that could not have a ring. Each is reported by itself, because
-    /// the tool may begin anywhere in it, unless [`MAX_PULLED_STREAMS`] reports wait to be sent.
+    /// that has ended on its nodes, and those that could not have a ring. The tool may begin anywhere in one whose
+    /// end is known, so it is told these ends, of at most [`MAX_PULLED_STREAMS`].
     pub(crate) fn miss_ended(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| peer.may_lose()) else { return };
         let from_oldest = |registration: &&Registration| registration.start() == Start::Oldest;
@@ -63,25 +63,26 @@ impl Core {
         for nspace in registration.jobs() {
             let job = self.jobs.get(nspace).filter(|job| job.is_direct());
             let Some(job) = job.filter(|_| registration.includes(nspace)) else { continue };
-            let of_pull = |(stream, pull): (&_, &NodePull)| Some((*stream, pull.missed?));
-            let of_node = |NodeStream { rank, channel, produced, .. }| ((rank, channel), produced);
+            let of_pull = |(stream, pull): (&_, &NodePull)| Some((*stream, pull.missed?, false));
+            let of_node = |node: NodeStream| ((node.rank, node.channel), node.produced, node.ended);
             let ended: Vec<_> = match job.remote() {
                 // What is missed of others is told when their pulls end.
                 RemoteRanks::Running => job.pulled().iter().filter_map(of_pull).collect(),
                 _ => job.node_streams().map(of_node).collect(),
             };
-            for ((rank, channel), produced) in ended {
+            for ((rank, channel), produced, has_ended) in ended {
                 let source = Proc::new(nspace.clone(), rank);
                 let is_covered = registration.covers_stream(&source, channel);
                 if is_covered && produced > 0 && job.delivered_stream(rank, channel).is_none() {
-                    missed.push((StreamName { source, channel, logged: false, run: job.run() }, produced));
+                    let name = StreamName { source, channel, logged: false, run: job.run() };
+                    missed.push((name, produced, has_ended));
                 }
             }
         }
-        for (name, produced) in missed {
-            let are_many = peer.unread().sums() >= MAX_PULLED_STREAMS;
-            let ranks = if are_many { Rank::WILDCARD } else { name.source.rank };
-            peer.add_missed((handler, ranks), &name, produced);
+        let untold = peer.unread().untold();
+        for ((name, produced, has_ended), index) in missed.into_iter().zip(untold..) {
+            let end = Some(produced).filter(|_| has_ended && index < MAX_PULLED_STREAMS);
+            peer.add_missed(handler, &name, produced, end);
         }
     }
 }

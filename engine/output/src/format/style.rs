@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use iof_proto::{Missed, Nspace, Proc};
+use iof_proto::{Missed, Nspace, Rank};
 use iof_tool::Gap;
 use jiff::tz::TimeZone;
 use memchr::memchr;
@@ -382,13 +382,12 @@ impl Style {
 
     /// Adds the object of streams that are not delivered at all to the batch, in JSON.
     pub(crate) fn write_missed(&self, missed: &Missed, batch: &mut Batch<'_>) {
-        let Missed { nspace, channel, streams, offset, bytes, .. } = missed;
-        let (one, gap, channel) = (missed.source(), Gap { offset: *offset, lost: *bytes }, *channel);
-        let Proc { nspace, rank } = one.clone().unwrap_or_else(|| Proc::all(nspace.clone()));
+        let Missed { nspace, rank, channel, streams, bytes: lost, offset, .. } = missed.clone();
+        let rank = if offset.is_some() { rank } else { Rank::WILDCARD };
         let source = LabelSource { nspace, rank, channel, logged: false, host: None, pid: None };
-        let (mut label, fields) = (self.label(&source), format!(",\"lost\":{bytes},\"streams\":{streams}"));
-        match one {
-            Some(_) => self.write_mark(StreamMark::Gap(gap), &mut label, batch),
+        let (mut label, fields) = (self.label(&source), format!(",\"lost\":{lost},\"streams\":{streams}"));
+        match offset {
+            Some(offset) => self.write_mark(StreamMark::Gap(Gap { offset, lost }), &mut label, batch),
             None => self.write_fields(0, ("gap", &fields), &mut label, batch),
         }
     }

@@ -26,14 +26,18 @@ impl PrinterTask {
         missed: &Missed,
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<(), PrintError> {
-        let Missed { nspace, rank, channel, bytes, streams, offset } = missed;
+        let Missed { nspace, rank, channel, bytes, streams, offset, .. } = missed;
         if *bytes == 0 {
             return Ok(());
         }
         self.report.missed = self.report.missed.saturating_add(*streams);
         let lost = self.report.lost.entry(*channel).or_default();
         *lost = lost.saturating_add(*bytes);
-        on_gap(&Proc::new(nspace.clone(), *rank), *channel, Gap { offset: *offset, lost: *bytes });
+        on_gap(
+            &Proc::new(nspace.clone(), *rank),
+            *channel,
+            Gap { offset: offset.unwrap_or_default(), lost: *bytes },
+        );
         // These streams have no files.
         let OpenDestination::Output(output) = &self.destination else { return Ok(()) };
         let mut batch = Batch::new(mem::take(&mut self.buffer));

@@ -79,7 +79,10 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Streams that are not delivered, because the reader was slow and their job has been removed."""
+    """Streams that are not delivered: the reader was slow and their job has been removed, or they had ended on other nodes.
+
+    One that had ended is reported by itself, with the bytes behind its token of `resume`.
+    """
 
     nspace: str
     #: The rank, or None for several.

@@ -106,8 +106,8 @@ pub enum Delivery<'a> {
     /// ([`MAX_READERS_PER_TOOL`](iof_proto::limits::MAX_READERS_PER_TOOL)), or their job ran on other nodes
     /// and had ended there when this tool came. Streams without bytes are then not reported. Over all streams of a
     /// job name, the bytes delivered, reported as gaps and reported here add up to the bytes
-    /// produced. Of [one stream](Missed::source), the bytes before the offset at which it
-    /// [begins](crate::Pull::begins) are left out.
+    /// produced. Each stream that had ended on another node is reported by itself, with the
+    /// [offset](Missed::offset) of its first missing byte: that at which it [begins](crate::Pull::begins).
     Missed {
         /// The registration that receives this report.
         handler: u32,

@@ -1,9 +1,10 @@
 //! The registrations of a tool, and which parts of them are over.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use iof_proto::{Channels, Missed, Nspace, Position};
+use iof_proto::{Channels, Missed, Nspace, Position, Proc};
 
 use crate::pull::{Pull, StreamKey};
 use crate::session::delivery::Delivery;
@@ -112,13 +113,20 @@ impl RegistrationState {
         self.begins.get(stream).copied().or(from)
     }
 
-    /// Returns what is missing behind the offset at which the stream begins, if `missed` is one stream. What is
-    /// known of a lost node may end before that; with [`Position::Offset`], such a stream is missing as a whole.
-    pub(crate) fn missed(&self, missed: Missed) -> Missed {
-        let begin = missed.source().and_then(|source| self.begin(&(source, missed.channel, false)));
-        let is_there = |begin: &u64| *begin <= missed.bytes || !self.begins.is_empty();
-        let offset = begin.filter(is_there).unwrap_or_default();
-        Missed { offset, bytes: missed.bytes.saturating_sub(offset), ..missed }
+    /// Returns each stream of `missed` whose end is known by itself, without what lies before the offset at which it
+    /// begins, and the others.
+    pub(crate) fn divide(&self, missed: Missed) -> Vec<Missed> {
+        let (mut rest, mut all) = (missed, Vec::new());
+        for (rank, end) in mem::take(&mut rest.ended) {
+            (rest.streams, rest.bytes) = (rest.streams.saturating_sub(1), rest.bytes.saturating_sub(end));
+            let stream = (Proc::new(rest.nspace.clone(), rank), rest.channel, false);
+            // Nothing is known about one that is to begin behind its end.
+            let offset = self.begin(&stream).filter(|begin| *begin <= end).unwrap_or_default();
+            let (bytes, offset) = (end.saturating_sub(offset), Some(offset));
+            all.push(Missed { rank, streams: 1, bytes, offset, ..rest.clone() });
+        }
+        let is_missed = |one: &Missed| one.streams > 0 && one.offset.is_none_or(|_| one.bytes > 0);
+        all.into_iter().chain([rest]).filter(is_missed).collect()
     }
 
     /// Records that a stream of a job was announced.
@@ -195,41 +203,35 @@ fn instant(time: u64) -> Option<Instant> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-    use iof_proto::{Channel, Channels, Proc, Rank};
+    use iof_proto::{Channel, Rank};
 
     use super::*;
 
     #[test]
-    fn what_is_missed_of_one_stream_begins_where_the_stream_does() {
+    fn streams_with_known_ends_are_missed_by_themselves_from_where_they_begin() {
         let nspace = Nspace::new("a").unwrap();
-        let missed = |rank, streams, offset, bytes| {
-            let (nspace, channel) = (nspace.clone(), Channel::Stdout);
-            Missed { nspace, rank, channel, streams, offset, bytes }
+        let missed = |rank, streams, bytes, offset| {
+            let (nspace, channel, ended) = (nspace.clone(), Channel::Stdout, Vec::new());
+            Missed { nspace, rank, channel, streams, bytes, ended, offset }
         };
-        let proc = |rank| Proc::new(nspace.clone(), Rank(rank));
-        let begins = [0, 1].map(|rank| ((proc(rank), Channel::Stdout, false), 30)).into();
+        let begins = [0, 1].map(|rank| ((Proc::new(nspace.clone(), Rank(rank)), Channel::Stdout, false), 30));
         let pull = Pull::new(vec![Proc::all(nspace.clone())], Channels::STDOUT);
-        let continued = RegistrationState::new(&Pull { begins, ..pull.clone() }, None);
+        let continued = RegistrationState::new(&Pull { begins: begins.into(), ..pull.clone() }, None);
         let from = RegistrationState::new(&pull.from(Position::Offset(30)), None);
-        for (registration, rank, streams, bytes, wanted) in [
-            (&continued, Rank(0), 1, 100, (30, 70)),
-            (&continued, Rank(1), 1, 30, (30, 0)),
-            // The node was lost, and had sent more than it had told of.
-            (&continued, Rank(1), 1, 20, (30, 0)),
-            (&continued, Rank(2), 1, 100, (0, 100)),
-            // Whose bytes they are is not known.
-            (&continued, Rank(0), 2, 100, (0, 100)),
-            (&continued, Rank::WILDCARD, 1, 100, (0, 100)),
-            (&from, Rank(7), 1, 100, (30, 70)),
-            (&from, Rank(7), 1, 20, (0, 20)),
+        let one = |rank, offset, bytes| missed(Rank(rank), 1, bytes, Some(offset));
+        let rest = |streams, bytes| missed(Rank::WILDCARD, streams, bytes, None);
+        for (registration, ended, others, mut wanted) in [
+            (&continued, vec![(0, 100), (1, 30), (2, 9)], 0, vec![one(0, 30, 70), one(2, 0, 9)]),
+            (&continued, vec![(1, 30)], 2, Vec::new()),
+            (&continued, Vec::new(), 2, Vec::new()),
+            // The last one ends before that.
+            (&from, vec![(6, 100), (7, 20)], 1, vec![one(6, 30, 70), one(7, 0, 20)]),
         ] {
-            let (offset, rest) = wanted;
-            let found = registration.missed(missed(rank, streams, 0, bytes));
-            assert_eq!(
-                found,
-                missed(rank, streams, offset, rest),
-                "{bytes} bytes of {streams} streams of {rank}"
-            );
+            let (streams, bytes) = (ended.len() as u64, ended.iter().map(|(_, end)| end).sum::<u64>());
+            let ended = ended.into_iter().map(|(rank, end)| (Rank(rank), end)).collect();
+            wanted.extend((others > 0).then(|| rest(others, others * 10)));
+            let all = rest(streams + others, bytes + others * 10);
+            assert_eq!(registration.divide(Missed { ended, ..all }), wanted);
         }
     }
 

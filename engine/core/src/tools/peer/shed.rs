@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::sync::Arc;
 
 use iof_capture::SourceId;
 use iof_proto::{Nspace, Rank, ToTool};
@@ -56,11 +55,11 @@ impl Peer {
         ended.iter().for_each(|(id, reading)| self.release_reading(*id, reading));
     }
 
-    /// Adds up a stream that is not sent to the tool with those of `ranks`, and queues the report if it is the
-    /// first.
-    pub(crate) fn add_missed(&mut self, (handler, ranks): (u32, Rank), name: &StreamName, bytes: u64) {
-        let key = (handler, name.source.nspace.clone(), name.channel, ranks);
-        if self.registrations.contains_key(&handler) && self.unread.add(&key, name, bytes) {
+    /// Adds up a stream that is not sent to the tool, and queues the report if it is the first. The tool may be
+    /// told its `end`.
+    pub(crate) fn add_missed(&mut self, handler: u32, name: &StreamName, bytes: u64, end: Option<u64>) {
+        let key = (handler, name.source.nspace.clone(), name.channel);
+        if self.registrations.contains_key(&handler) && self.unread.add(&key, name.source.rank, bytes, end) {
             self.queue(Outgoing::missed(key));
         }
     }
@@ -109,10 +108,10 @@ impl Peer {
                 _ if out.is_begun() => {}
                 QueuedItem::Ring(slot, key) if rings > 0 => {
                     let missed = slots.get(slot).and_then(|id| self.drop_unread(*id, &mut dropped));
-                    if let Some((name, bytes)) = missed {
+                    if let Some((rank, bytes)) = missed {
                         self.discarded.push(out.attachment());
                         rings.lower(1);
-                        self.unread.add(key, &name, bytes);
+                        self.unread.add(key, rank, bytes, None);
                         if reported.insert(key.clone()) {
                             self.outgoing.push_back(Outgoing::missed(key.clone()));
                         }
@@ -160,19 +159,15 @@ impl Peer {
     }
 
     /// Removes the reader `id`, whose first ring was not sent, if its stream was forgotten. Adds the
-    /// slots for which it has rings to `dropped`. Returns its stream and the number of bytes that it
+    /// slots for which it has rings to `dropped`. Returns its rank and the number of bytes that it
     /// misses.
-    fn drop_unread(
-        &mut self,
-        id: ReaderId,
-        dropped: &mut BTreeSet<ReaderId>,
-    ) -> Option<(Arc<StreamName>, u64)> {
+    fn drop_unread(&mut self, id: ReaderId, dropped: &mut BTreeSet<ReaderId>) -> Option<(Rank, u64)> {
         let reading = self.readings.get(&id)?;
         let bytes = reading.unread_bytes()?;
         let reading = self.readings.remove(&id)?;
         dropped.extend(reading.unsent_ids(id));
         self.release_reading(id, &reading);
-        Some((Arc::clone(&reading.name), bytes))
+        Some((reading.name.source.rank, bytes))
     }
 
     /// Updates the counters for a reader that was removed.

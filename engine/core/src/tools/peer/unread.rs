@@ -12,7 +12,6 @@ use iof_proto::{Channel, Missed, Nspace, Rank, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
 use crate::count::Count;
-use crate::ids::StreamName;
 use crate::streams::reading::Reading;
 
 /// A queued message, as far as it can be dropped or added up.
@@ -31,9 +30,8 @@ pub enum QueuedItem {
     Other,
 }
 
-/// The key under which missing streams are added up: a registration, a job's name and a channel, and the rank or
-/// all of them.
-pub(crate) type UnreadKey = (u32, Nspace, Channel, Rank);
+/// The key under which missing streams are added up: a registration, a job's name and a channel.
+pub(crate) type UnreadKey = (u32, Nspace, Channel);
 
 /// The counters of what one tool has not read of forgotten jobs.
 #[derive(Default)]
@@ -53,7 +51,7 @@ impl QueuedItem {
     pub(crate) fn of(message: &ToTool) -> QueuedItem {
         match message {
             ToTool::Ring { handler, source, channel, slot, follows: None, .. } => {
-                QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel, Rank::WILDCARD))
+                QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel))
             }
             ToTool::Ranks { handler, run, ranks } => ranks.first().map_or(QueuedItem::Other, |first| {
                 QueuedItem::Ranks { handler: *handler, nspace: first.proc.nspace.clone(), run: *run }
@@ -134,16 +132,23 @@ impl Unread {
         self.missed.clear();
     }
 
-    /// Adds up a stream that is not sent to the tool. Returns whether it is the first of its key.
-    pub(crate) fn add(&mut self, key: &UnreadKey, name: &StreamName, bytes: u64) -> bool {
-        let rank = if name.logged { Rank::WILDCARD } else { name.source.rank };
-        let new = || Missed { nspace: key.1.clone(), rank, channel: key.2, streams: 0, offset: 0, bytes: 0 };
+    /// Adds up a stream of `rank` that is not sent to the tool, and notes its `end`. Returns whether it is the
+    /// first of its key.
+    pub(crate) fn add(&mut self, key: &UnreadKey, rank: Rank, bytes: u64, end: Option<u64>) -> bool {
+        let (nspace, channel, ended, offset) = (key.1.clone(), key.2, Vec::new(), None);
+        let new = || Missed { nspace, rank, channel, streams: 0, bytes: 0, ended, offset };
         let missed = self.missed.entry(key.clone()).or_insert_with(new);
         let is_first = missed.streams == 0;
         missed.rank = if missed.rank == rank { rank } else { Rank::WILDCARD };
         missed.streams.raise(1);
+        missed.ended.extend(end.map(|end| (rank, end)));
         missed.bytes = missed.bytes.saturating_add(bytes);
         is_first
+    }
+
+    /// Returns the number of ends that wait to be told.
+    pub(crate) fn untold(&self) -> usize {
+        self.missed.values().map(|missed| missed.ended.len()).sum()
     }
 
     /// Encodes the message that reports what is missing under `key` by now, and clears that sum.

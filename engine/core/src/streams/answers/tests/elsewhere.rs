@@ -59,14 +59,15 @@ fn missed(rig: &mut Rig, tool: PeerId) -> Vec<u64> {
 }
 
 #[test]
-fn a_tool_that_comes_when_the_nodes_have_ended_misses_each_stream_by_itself() {
+fn a_tool_that_comes_when_the_nodes_have_ended_is_told_the_ends_of_its_streams() {
     let mut rig = rig_with_memory(Box::new(NoStreams));
     let id = begin_on_node(&mut rig);
-    let stream = |rank| {
+    let stream = |rank, ended| {
         let (rank, channel, produced) = (Rank(rank), Channel::Stdout, 5 + u64::from(rank));
-        NodeStream { rank, channel, produced, lost: 0, ended: true, missing: None }
+        NodeStream { rank, channel, produced, lost: 0, ended, missing: None }
     };
-    let streams = NodeReport::Streams(vec![stream(0), stream(1)]);
+    // How many bytes the other one had is not known: its node was lost.
+    let streams = NodeReport::Streams(vec![stream(0, true), stream(1, false)]);
     rig.state.node_reported(&id, NodeId(0), streams, Instant::now());
     assert!(rig.state.end_job(&id.nspace, None));
     let tools = [Start::Oldest, Start::Now].map(|start| {
@@ -75,15 +76,10 @@ fn a_tool_that_comes_when_the_nodes_have_ended_misses_each_stream_by_itself() {
         rig.state.registrations_changed();
         reports(&mut rig, tool)
     });
-    let report = |rank| Missed {
-        nspace: rig.nspace.clone(),
-        rank: Rank(rank),
-        channel: Channel::Stdout,
-        streams: 1,
-        offset: 0,
-        bytes: 5 + u64::from(rank),
-    };
-    assert_eq!(tools, [vec![report(0), report(1)], Vec::new()], "from the oldest byte, and from the newest");
+    let (nspace, rank, ended) = (rig.nspace.clone(), Rank::WILDCARD, vec![(Rank(0), 5)]);
+    let missed =
+        Missed { nspace, rank, channel: Channel::Stdout, streams: 2, bytes: 11, ended, offset: None };
+    assert_eq!(tools, [vec![missed], Vec::new()], "from the oldest byte, and from the newest");
 }
 
 #[test]
