@@ -335,8 +335,10 @@ impl Session {
             reader.group(Some(Grouping { bytes: options.buffering_size, time }));
         }
         registration.opened(&stream.source.nspace, stream.run);
+        let begin = registration.begin(&(stream.source.clone(), stream.channel, stream.logged));
         let mut feed = Feed::new(handler, stream, reader);
-        feed.limit(registration);
+        feed.limit(registration.from, registration.until);
+        begin.into_iter().for_each(|offset| feed.begin_at(offset));
         if !registration.cached {
             feed.await_cached(registration.from);
         }

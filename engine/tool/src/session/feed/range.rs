@@ -4,7 +4,6 @@ use iof_proto::Position;
 use iof_shm_ring::{CachedLines, Reader};
 
 use super::{Feed, Input, State};
-use crate::session::registration::RegistrationState;
 
 /// The limits of what a feed delivers that were not found in its ring yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -24,13 +23,11 @@ pub(super) struct Range {
 
 impl Feed {
     /// Sets the part that is delivered.
-    pub(crate) fn limit(&mut self, registration: &RegistrationState) {
-        self.range.until = registration.until;
-        if let Position::Time(time) = registration.from {
+    pub(crate) fn limit(&mut self, from: Position, until: Option<u64>) {
+        self.range.until = until;
+        if let Position::Time(time) = from {
             self.range.since = Some(time);
         }
-        let stream = (self.source.clone(), self.channel, self.logged);
-        registration.begin(&stream).into_iter().for_each(|offset| self.begin_at(offset));
     }
 
     /// Waits for [`Feed::find_lines`] if where it begins depends on all that was cached.
