@@ -61,8 +61,9 @@ impl Core {
         let Some(registration) = peer.registration(handler).filter(from_oldest) else { return };
         let mut missed = Vec::new();
         for nspace in registration.jobs() {
-            let job = self.jobs.get(nspace).filter(|job| job.is_direct());
-            let Some(job) = job.filter(|_| registration.includes(nspace)) else { continue };
+            // The job may have ended while the registration waited for its readers.
+            let is_told = |job: &&JobState| job.is_direct() && registration.includes_run(nspace, job.run());
+            let Some(job) = self.jobs.get(nspace).filter(is_told) else { continue };
             let of_pull = |(stream, pull): (&_, &NodePull)| Some((*stream, pull.missed?, false));
             let of_node = |node: NodeStream| ((node.rank, node.channel), node.produced, node.ended);
             let ended: Vec<_> = match job.remote() {

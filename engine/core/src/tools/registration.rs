@@ -238,6 +238,11 @@ impl Registration {
         self.persistent || !self.reported_ends.contains_key(nspace)
     }
 
+    /// Returns whether run `run` of `nspace` is part of the registration, also when its end was reported.
+    pub(crate) fn includes_run(&self, nspace: &Nspace, run: u64) -> bool {
+        self.persistent || self.reported_ends.get(nspace).is_none_or(|reported| *reported == run)
+    }
+
     /// Returns whether the registration has ended: the first job of each of its names has ended,
     /// and no later job is part of it.
     pub(crate) fn is_over(&self) -> bool {

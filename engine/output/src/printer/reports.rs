@@ -33,11 +33,8 @@ impl PrinterTask {
         self.report.missed = self.report.missed.saturating_add(*streams);
         let lost = self.report.lost.entry(*channel).or_default();
         *lost = lost.saturating_add(*bytes);
-        on_gap(
-            &Proc::new(nspace.clone(), *rank),
-            *channel,
-            Gap { offset: offset.unwrap_or_default(), lost: *bytes },
-        );
+        let gap = Gap { offset: offset.unwrap_or_default(), lost: *bytes };
+        on_gap(&Proc::new(nspace.clone(), *rank), *channel, gap);
         // These streams have no files.
         let OpenDestination::Output(output) = &self.destination else { return Ok(()) };
         let mut batch = Batch::new(mem::take(&mut self.buffer));

@@ -1,6 +1,8 @@
 //! Streams of ranks on other nodes that can't have a ring here.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::SystemTime;
 
 use iof_proto::{Missed, Node, NodeStream};
@@ -9,6 +11,7 @@ use super::*;
 use crate::calls::{DeliveredEnd, NewJob};
 use crate::ids::JobId;
 use crate::jobs::early_end::EarlyEndPolicy;
+use crate::jobs::exit::Exit;
 use crate::jobs::nodes::{NodeId, NodeReport};
 
 /// Begins a job with two ranks on another node, whose output goes directly to the embedder's printers.
@@ -80,6 +83,31 @@ fn a_tool_that_comes_when_the_nodes_have_ended_is_told_the_ends_of_its_streams()
     let missed =
         Missed { nspace, rank, channel: Channel::Stdout, streams: 2, bytes: 11, ended, offset: None };
     assert_eq!(tools, [vec![missed], Vec::new()], "from the oldest byte, and from the newest");
+}
+
+#[test]
+fn a_tool_is_told_of_streams_of_a_job_whose_end_is_announced_while_it_is_attached() {
+    let mut rig = rig();
+    let id = begin_on_node(&mut rig);
+    let stream = |rank| {
+        let (rank, channel) = (Rank(rank), Channel::Stdout);
+        NodeStream { rank, channel, produced: 5, lost: 0, ended: true, missing: None }
+    };
+    rig.state.node_reported(&id, NodeId(0), NodeReport::Streams(vec![stream(0), stream(1)]), Instant::now());
+    for rank in [0, 1].map(Rank) {
+        let exit = Exit::Status(ExitStatus::from_raw(0));
+        let exited = NodeReport::Exited { rank, exit, requested: false, used: None };
+        rig.state.node_reported(&id, NodeId(0), exited, Instant::now());
+    }
+    // Rank 0 has a ring, which the job's end waits for.
+    let source = rig.add_stream();
+    rig.state.jobs.get_mut(&id.nspace).unwrap().add_delivered(Rank(0), Channel::Stdout, source);
+    assert!(rig.state.end_job(&id.nspace, Some(0)));
+    let tool = pull(&mut rig);
+    rig.state.jobs.get_mut(&id.nspace).unwrap().delivery_completed();
+    rig.state.announce_end(&id.nspace);
+    rig.settle();
+    assert_eq!(missed(&mut rig, tool), [5], "of rank 1");
 }
 
 #[test]
