@@ -447,10 +447,10 @@ pub struct Missed {
     /// The number of bytes that their sources produced since their beginning. That includes bytes
     /// before a registration that begins with the next byte, if its reader of an older stream found no memory.
     pub bytes: u64,
-    /// Those of these streams that had ended on other nodes before the registration: the rank, and the number of
-    /// bytes. A tool delivers each by itself, and none here.
+    /// The rank and the number of bytes of each of these streams that had ended on another node before the
+    /// registration. The list is empty in a delivery: a tool delivers such streams separately.
     pub ended: Vec<(Rank, u64)>,
-    /// The offset of the first of these bytes, if a tool delivers one stream by itself.
+    /// The offset of the first missing byte of a stream that a tool delivers separately.
     #[serde(skip)]
     pub offset: Option<u64>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use iof_proto::{Channel, Channels, FromTool, Info, Position, Proc};
 
-/// A stream of a job: its process, its channel, and whether it is what was logged for that.
+/// A stream of a job: its process, its channel, and `true` for the messages that were logged for the process.
 pub type StreamKey = (Proc, Channel, bool);
 
 /// The parameters of a registration for output (`PMIx_IOF_pull`, RFC0025).

@@ -272,7 +272,8 @@ impl Session {
                 self.note_job_ends(handler, &nspace);
             }
             ToTool::Missed { handler, missed } => {
-                let missed = self.registrations.get(&handler).map_or(Vec::new(), |of| of.divide(missed));
+                let registration = self.registrations.get(&handler);
+                let missed = registration.map_or(Vec::new(), |registration| registration.divide(missed));
                 self.add_events(handler, missed.into_iter().map(|missed| Event::Missed { handler, missed }));
             }
             ToTool::Deregistered { request, result: _ } => self.deregistered(request)?,

@@ -53,8 +53,8 @@ impl Core {
     }
 
     /// Lets a tool know that it misses streams that have ended without a ring, when it was answered: of a job
-    /// that has ended on its nodes, and those that could not have a ring. The tool may begin anywhere in one whose
-    /// end is known, so it is told these ends, of at most [`MAX_PULLED_STREAMS`].
+    /// that has ended on its nodes, and those that could not have a ring. The tool receives the known ends of at
+    /// most [`MAX_PULLED_STREAMS`] streams, because it may begin anywhere in a stream.
     pub(crate) fn miss_ended(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| peer.may_lose()) else { return };
         let from_oldest = |registration: &&Registration| registration.start() == Start::Oldest;

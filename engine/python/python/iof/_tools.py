@@ -81,7 +81,7 @@ class JobEnd:
 class Missed:
     """Streams that are not delivered: the reader was slow and their job has been removed, or they had ended on other nodes.
 
-    One that had ended is reported by itself, with the bytes behind its token of `resume`.
+    A stream that had ended has a report of its own, with the bytes behind its token of `resume`.
     """
 
     nspace: str

@@ -106,8 +106,9 @@ pub enum Delivery<'a> {
     /// ([`MAX_READERS_PER_TOOL`](iof_proto::limits::MAX_READERS_PER_TOOL)), or their job ran on other nodes
     /// and had ended there when this tool came. Streams without bytes are then not reported. Over all streams of a
     /// job name, the bytes delivered, reported as gaps and reported here add up to the bytes
-    /// produced. Each stream that had ended on another node is reported by itself, with the
-    /// [offset](Missed::offset) of its first missing byte: that at which it [begins](crate::Pull::begins).
+    /// produced. A stream that had ended on another node has a separate report, with the
+    /// [offset](Missed::offset) of its first missing byte. Bytes before its [begin](crate::Pull::begins) do not
+    /// count.
     Missed {
         /// The registration that receives this report.
         handler: u32,

@@ -113,8 +113,8 @@ impl RegistrationState {
         self.begins.get(stream).copied().or(from)
     }
 
-    /// Returns each stream of `missed` whose end is known by itself, without what lies before the offset at which it
-    /// begins, and the others.
+    /// Returns a separate report for each stream of `missed` whose end is known, and one for the other streams.
+    /// Bytes before the offset at which a stream begins do not count.
     pub(crate) fn divide(&self, missed: Missed) -> Vec<Missed> {
         let (mut rest, mut all) = (missed, Vec::new());
         for (rank, end) in mem::take(&mut rest.ended) {
